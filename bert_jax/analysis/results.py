@@ -32,7 +32,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.analysis.texts import texts_of
-from bert_jax.checkpoints.record import fingerprint
 from bert_jax.config.analyses import AnalysisConfig
 from bert_jax.config.finetuning import FinetuneConfig, TaggingDataConfig, TaskDataConfig, TextDataConfig, task_defaults
 from bert_jax.config.options import to_dict
@@ -116,15 +115,8 @@ Result = typing.TypeVar("Result")
 
 
 def model_fingerprint(model: PretrainedModel) -> str:
-    """Return a checksum of everything that the answers of a model follow from: sizes, parameters and tokenizer."""
-    return checksum(
-        {
-            "config": to_dict(model.config),
-            "compute": to_dict(model.network.compute),
-            "params": fingerprint(model.params),
-            "tokenizer": model.need_tokenizer().fingerprint,
-        }
-    )
+    """Return a checksum of everything that the answers of a model follow from: itself, and how it is computed."""
+    return checksum({"model": model.fingerprint, "compute": to_dict(model.network.compute)})
 
 
 def output_directory(path: str | os.PathLike[str]) -> epath.Path:
@@ -321,19 +313,21 @@ class TaskScore:
         if not (task := task or task_data.recorded_task(model.history)):
             raise UserError(f"{model.path} does not say which task it is for; give --task=NAME")
         self._family, self._batch_size = task_data.family_of(task), batch_size
-        wanted = self._family.head(task, model.head.labels).kind
-        if wanted != model.head.kind:
-            raise UserError(f"{model.path} has a {model.head.kind} head, but {task} needs one of {wanted}")
+        wanted = task_data.head_kinds(task, model.head.labels)
+        if model.head.kind not in wanted:
+            raise UserError(f"{model.path} has a {model.head.kind} head, but {task} needs one of {' or '.join(wanted)}")
         files = {name: getattr(data, name) for name in ("dir", "train", "dev", "test", "tfds", "hub")}
-        data = dataclasses.replace(task_data.recorded_config(model.history, task).data.without_files(), **files)
+        data = dataclasses.replace(
+            task_data.recorded_config(model.history, task, model.head).data.without_files(), **files
+        )
         self._examples = self._family.load(task, data, "dev", model.head.labels)
         if not self._examples.has_answers:
             raise UserError(f"the dev set of {task} has no labels, so nothing can be scored; give a labelled one")
         self.examples: int = len(self._examples)
-        options = task_data.recorded_options(model.history, task, model.config.longest_sequence)
+        options = task_data.recorded_options(model.history, task, model.config.longest_sequence, model.head)
         self._options = options
         self._features = self._family.features(self._examples, model.need_tokenizer(), options)
-        self._metric = task_data.main_metric(task, model.head.labels)
+        self._metric = task_data.main_metric(task, model.head)
         self.name: str = f"{task} {self._metric}"
 
     def __call__(self, model: PretrainedModel) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining
 from bert_jax.config.analyses import ANALYSES
 from bert_jax.config.checks import check, check_given, training_paths
+from bert_jax.config.search import IndexConfig, MineConfig, SearchConfig
 from bert_jax.console import (
     asks_for_help,
     choices,
@@ -487,6 +488,59 @@ def predict(arguments: list[str]) -> None:
     from bert_jax.finetuning.prediction import run_predict
 
     run_predict(workdirs, config)
+
+
+def index(arguments: list[str]) -> None:
+    """index CORPUS --model=MODEL --output=INDEX
+
+    Make the index of a corpus: the vector of every document, for search. The same command goes on after an
+    interruption.
+
+    CORPUS is a file of documents, in JSON lines as BEIR's corpus.jsonl, in a .tsv of ids and texts, or with a document
+    on each line, which may be compressed; or a directory that holds corpus.jsonl.
+    """
+    corpus, words = positional(arguments, usage(index), "CORPUS")
+    options = parse(IndexConfig, words, *described(index))
+    options.check()
+    _need(models=[options.model])
+    from bert_jax.tools.search.index import run_index
+
+    run_index(corpus, options)
+
+
+def search(arguments: list[str]) -> None:
+    """search INDEX [QUERY] [--queries=FILE] [--qrels=FILE] [--output=DIR] [--rerank=MODEL]
+
+    Find the documents nearest to a query, or measure BM25, vectors, their hybrid and another order of it on the judged
+    queries of a file.
+
+    INDEX is the directory that `bert-jax index` wrote. QUERY is a text in quotation marks, such as "heat in slabs"; in
+    its place --queries=FILE names many, and --qrels=FILE says what answers them.
+    """
+    path, words = positional(arguments, usage(search), "INDEX")
+    query, words = (words[0], words[1:]) if words and not words[0].startswith("-") else ("", words)
+    options = parse(SearchConfig(), words, *described(search))
+    options.check(query)
+    _need(models=[options.model, options.rerank])
+    from bert_jax.tools.search.search import run_search
+
+    run_search(path, query, options)
+
+
+def mine(arguments: list[str]) -> None:
+    """mine INDEX --queries=FILE --qrels=FILE --output=FILE [--negatives=N] [--margin=M]
+
+    Write training examples with hard negatives: for each query and an answer, the nearest documents that are none.
+
+    INDEX is the directory that `bert-jax index` wrote.
+    """
+    path, words = positional(arguments, usage(mine), "INDEX")
+    options = parse(MineConfig, words, *described(mine))
+    options.check()
+    _need(models=[options.model])
+    from bert_jax.tools.search.search import run_mine
+
+    run_mine(path, options)
 
 
 def results(arguments: list[str]) -> None:

@@ -11,8 +11,8 @@ import math
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
-from bert_jax.config.model import LayersRead
-from bert_jax.config.objective import TaskDistillationConfig
+from bert_jax.config.model import EmbeddingConfig, HeadWindows, LayersRead, TokenPooling
+from bert_jax.config.objective import TaskDistillationConfig, TaskLossConfig
 from bert_jax.config.options import (
     INT32,
     Resume,
@@ -37,9 +37,12 @@ from bert_jax.config.pretraining import (
     check_host_faults,
     check_noise,
 )
+from bert_jax.config.vectors import InfoNce, VectorLoss, check_matryoshka
 from bert_jax.errors import UserError, need_cloud_storage, need_positive
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
+SUPERGLUE_SENTENCES = ("boolq", "cb", "multirc", "record", "superglue_rte", "wic", "wsc")
+"""SuperGLUE without copa, which is multiple choice."""
 MOST_SEEDS = 10_000
 TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]
 """Tagging schemes for entities; see `TaggingDataConfig.scheme`."""
@@ -66,7 +69,27 @@ class SequenceOptions:
 class SentenceOptions(SequenceOptions):
     """Conversion of texts, and pairs of texts, to sequences with a class or a number each."""
 
-    chosen_for: ClassVar[tuple[str, ...]] = (*(task for task in GLUE if task != "ax"), "text")
+    chosen_for: ClassVar[tuple[str, ...]] = (*(task for task in GLUE if task != "ax"), *SUPERGLUE_SENTENCES, "text")
+    windows: HeadWindows = option("", before="")
+    """Pooling of the scores of overlapping windows, in which a text is read that is longer than max_length: their mean,
+    or the highest of each class. For single texts. By default a longer text is cut."""
+    window_overlap: int = option(32, of=("windows",), refused=False, before=32)
+    """Number of tokens that a window has in common with the one before it."""
+    thresholds: tuple[float, ...] = option((), before=())
+    """Probabilities from which a text gets a class; for the task text with data.several_labels only. They are in the
+    order of the classes and separated by commas; a single one is for all classes. By default each class has the one
+    that gives the best F1 on dev."""
+
+    def check(self) -> None:
+        super().check()
+        if self.windows and not 0 <= self.window_overlap < self.max_length - 2:
+            raise UserError(
+                f"options.window_overlap={self.window_overlap} must be at least 0 and less than the "
+                f"{self.max_length - 2} tokens of a text that a window of options.max_length={self.max_length} has"
+            )
+        for value in self.thresholds:
+            if not 0 < value < 1:
+                raise UserError(f"options.thresholds has {value}, which is no probability between 0 and 1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +104,7 @@ class DiagnosticOptions:
 class ChoiceOptions(SequenceOptions):
     """Conversion of questions with several choices to a sequence for each choice."""
 
-    chosen_for: ClassVar[tuple[str, ...]] = ("swag", "race", "choice")
+    chosen_for: ClassVar[tuple[str, ...]] = ("swag", "race", "copa", "choice")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,9 +156,64 @@ class TaggingOptions(SequenceOptions):
         super().check()
 
 
-TaskOptions = SentenceOptions | DiagnosticOptions | SquadOptions | Squad2Options | ChoiceOptions | TaggingOptions
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VectorOptions(SequenceOptions):
+    """Conversion of texts to vectors, which `embed` of the trained model makes in the same way, and what they learn."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("vectors",)
+    max_length: int = 128
+    """Tokens per text, [CLS] and [SEP] included. Longer ones are cut."""
+    pooling: TokenPooling | None = None
+    """Vector of a text: that of [CLS], or the mean or the maximum of those of its tokens, or their sum divided by the
+    square root of their number. None: as in init_from, where the mean is usual."""
+    normalize: bool | None = None
+    """Whether each vector is divided by its Euclidean norm. None: as in init_from, where they usually are not."""
+    lowercase: bool | None = None
+    """Whether texts are lowercased before they are tokenized, even with a cased vocabulary. None: as in init_from,
+    where they usually are not."""
+    query_prompt: str | None = None
+    """Text that is put before every anchor. None: as in init_from, where there usually is none."""
+    document_prompt: str | None = None
+    """Text that is put before every text but the anchors. None: as in init_from, where there usually is none."""
+    loss: VectorLoss = kinds(InfoNce(), nested=True)
+    """What the vectors learn."""
+    dims: tuple[int, ...] = ()
+    """Numbers of features, separated by commas, such as 384,128,64: so many first features are trained to be vectors
+    themselves, and the losses of all are added (Kusupati et al. 2022, Matryoshka). By default whole vectors alone."""
+    dim_weights: tuple[float, ...] = option((), of=("dims",))
+    """Factor of the loss of each of `dims`, separated by commas. By default each is 1."""
+
+    @property
+    def embedding(self) -> EmbeddingConfig:
+        """What `embed` of the trained model does by default; options that are None have the usual value."""
+        return EmbeddingConfig(
+            pooling=self.pooling or "mean",
+            normalize=bool(self.normalize),
+            max_length=self.max_length,
+            lowercase=bool(self.lowercase),
+            query_prompt=self.query_prompt or "",
+            document_prompt=self.document_prompt or "",
+        )
+
+    def like(self, embedding: EmbeddingConfig) -> "VectorOptions":
+        """Return the options with those of `embedding` in place of None."""
+        names = ("pooling", "normalize", "lowercase", "query_prompt", "document_prompt")
+        missing = [name for name in names if getattr(self, name) is None]
+        return dataclasses.replace(self, **{name: getattr(embedding, name) for name in missing})
+
+    def check(self) -> None:
+        self.loss.check()
+        check_matryoshka(self.dims, self.dim_weights)
+        super().check()
+
+
+TaskOptions = (
+    SentenceOptions | DiagnosticOptions | SquadOptions | Squad2Options | ChoiceOptions | TaggingOptions | VectorOptions
+)
 """Conversion of the examples of a task to sequences, and of logits to answers: one of these, by the task."""
 TASKS: tuple[str, ...] = tuple(task for kind in get_args(TaskOptions) for task in kind.chosen_for)
+SHARE_ROWS = (*SentenceOptions.chosen_for, *VectorOptions.chosen_for)
+"""The tasks whose sequences may share rows."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -179,6 +257,10 @@ class TaskDataConfig:
             "--data.tfds=NAME or --data.hub=OWNER/NAME"
         )
 
+    def files(self, split: str) -> tuple[str, ...]:
+        """Return the files that are given for a split."""
+        return (getattr(self, split),) if getattr(self, split) else ()
+
     def without_files(self) -> Self:
         """Return how the examples of files are read, without the files."""
         return dataclasses.replace(self, dir="", train="", dev="", test="", tfds="", hub="")
@@ -213,8 +295,20 @@ class TextDataConfig(TaskDataConfig):
     regression: bool | None = None
     """Whether the labels are numbers to estimate rather than classes. None: they are classes, and decimal numbers such
     as 0.5, which rarely are, must be said to be one or the other."""
+    several_labels: bool = option(False, before=False)
+    """Whether an example has any number of labels, also none, rather than one: a list in JSON lines, data sets and
+    memory; names with label_separator between them in a column of text."""
+    label_separator: str = option(",", of=("several_labels",), before=",")
+    """What stands between two labels of an example in a column of text."""
 
     def check(self, instead: str = "") -> None:
+        if self.several_labels and self.regression:
+            raise UserError(
+                "data.regression=True estimates a number for each text, and data.several_labels=True gives it classes; "
+                "leave one of them out"
+            )
+        if not self.label_separator:
+            raise UserError("data.label_separator is empty; give what stands between two labels, such as a comma")
         if self.dev_share is not None and not 0 <= self.dev_share < 1:
             raise UserError(
                 f"data.dev_share={self.dev_share} must be between 0 and 1; 0.1 holds out a tenth of the training file"
@@ -253,13 +347,80 @@ class TaggingDataConfig(TaskDataConfig):
     """Tagging scheme. auto: recognized from the tags. plain: tags without B- and I-, such as parts of speech."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VectorDataConfig(TaskDataConfig):
+    """Source of the examples of the task vectors, and their columns."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("vectors",)
+    train: str = option("", hosts_differ=True)
+    """File to train on, if it does not have its original name, or several, separated by commas. FILE*3 takes each of
+    its examples three times per epoch."""
+    anchor_column: str = ""
+    """Column of the anchor, a question or a first text. By default anchor, query, question, sentence1, sentence or
+    text."""
+    positive_column: str = ""
+    """Column of the text that belongs to the anchor, or of the second text of a pair with a score. By default positive,
+    answer, document, passage, sentence2 or text_pair."""
+    negative_columns: str = ""
+    """Columns of texts that do not belong to the anchor, separated by commas. By default all whose names begin with
+    negative."""
+    score_column: str = ""
+    """Column of the score of a pair, or of the list of scores of a teacher. By default score, similarity or label."""
+    lowest_score: float | None = None
+    """Lowest score of the training pairs that belong together, if pairs with scores are trained on as pairs without;
+    the others are left out, and their number is said. None: such pairs are refused."""
+
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """The files to train on, and how often each is taken."""
+        found = []
+        for part in self.train.split(","):
+            file, star, times = part.strip().rpartition("*")
+            counted = star and times.isdecimal()
+            found.append((file, int(times[:9])) if counted else (part.strip(), 1))
+        return tuple(found)
+
+    def files(self, split: str) -> tuple[str, ...]:
+        return tuple(file for file, _ in self.parts) if split == "train" and self.train else super().files(split)
+
+    def check(self, instead: str = "") -> None:
+        for file, times in self.parts if self.train and not self.named else ():
+            if not file or not 0 < times <= 1000:
+                raise UserError(
+                    f"data.train={self.train} must be files separated by commas, each perhaps with how often its "
+                    "examples are taken, from 1 to 1000: a.tsv,b.tsv*3"
+                )
+        super().check(instead)
+
+
 RESULTS = "results.json"
 """File that a fine-tuning, and each of its runs, leaves in its directory when it is done; a study does the same."""
 
 
-def trained(default: T, resume: Resume | None = None) -> T:
+def trained(default: T, resume: Resume | None = None, before: Any = dataclasses.MISSING) -> T:
     """Return a field that belongs to the tasks that are trained, which are all but ax."""
-    return option(default, resume=resume, of=("task", "", *(task for task in TASKS if task != "ax")))
+    of = ("task", "", *(task for task in TASKS if task != "ax"))
+    return option(default, resume=resume, of=of, before=before)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adaptation (LoRA, Hu et al. 2021): matrices W of the layers become W + alpha / rank · A · B."""
+
+    rank: int = 0
+    """Columns of A, and rows of B: 8 is usual. Only these two, the head and the pooler learn. 0: no adaptation."""
+    alpha: float = option(8.0, of=("rank",))
+    """Numerator of the factor of the product. Twice the rank is often used."""
+    targets: tuple[str, ...] = option(("query", "value"), of=("rank",))
+    """Matrices that are adapted, by the ends of their names (query, key, value, attention.output,
+    feed_forward.intermediate, feed_forward.output), separated by commas. all: every matrix of the layers."""
+
+    def check(self) -> None:
+        """Raise a UserError if a value is out of range."""
+        if self.rank:
+            need_positive(self, "lora.", "rank", "alpha")
+        if self.rank and not self.targets:
+            raise UserError("lora.targets is empty, so nothing is adapted; give lora.targets=query,value, or all")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -274,7 +435,9 @@ class FinetuneConfig:
     random_weights: bool = trained(False)
     """Whether to take only the shape and the vocabulary from init_from, and start from random parameters. The
     comparison with a run without this option shows what pre-training contributes."""
-    data: TaskDataConfig | TextDataConfig | TaggingDataConfig = kinds(TaskDataConfig(), by="task", resume="free")
+    data: TaskDataConfig | TextDataConfig | TaggingDataConfig | VectorDataConfig = kinds(
+        TaskDataConfig(), by="task", resume="free"
+    )
     """Source of the examples of the task."""
     options: TaskOptions = kinds(SentenceOptions(), by="task")
     """Conversion of examples to sequences, and of logits to answers."""
@@ -328,6 +491,12 @@ class FinetuneConfig:
     train_encoder: bool = option(False, of=("features",), refused=False)
     """Whether the encoder below that BiLSTM is trained with it rather than frozen, as in the row of the paper's table 5
     that puts a BiLSTM on a left-to-right model."""
+    freeze: tuple[str, ...] = trained((), before=())
+    """Parts that stay as they are in init_from, to the last bit, separated by commas: embeddings, encoder, pooler,
+    single layers or several (embeddings,layers.0-5), the lowest of which is layers.0. By default everything learns."""
+    lora: LoraConfig = trained(LoraConfig(), before=LoraConfig())
+    """Fine-tuning of two small factors of a change to each matrix, in place of the matrices. The chosen model has them
+    added up; adapter/ has them on their own."""
 
     seed: int = trained(0, resume="free")
     """Seed of the first run, for the head, the order of the examples and dropout."""
@@ -348,17 +517,28 @@ class FinetuneConfig:
     select: Literal["last", "best"] = trained("last")
     """The weights of a run that count: those after its last epoch (as in the paper, whose grid has the epochs), or
     those that score best on dev."""
+    select_by: str = trained("", before="")
+    """Metric on dev, by its name in results.json, whose highest value chooses among runs and, with select=best, among
+    the evaluations of a run. By default the first of the task."""
+    patience: int = trained(0, before=0)
+    """Number of evaluations in a row without a better figure on dev after which a run ends, with the weights of its
+    best one; for select=best only. The learning rate falls as if the run went on. 0: all epochs are trained."""
+    evaluate_every_steps: int | None = trained(None, before=None)
+    """Number of steps between two evaluations on dev, in addition to those after each epoch. None: only after each
+    epoch."""
     keep: Literal["best", "all"] = trained("best", resume="free")
     """Weights to keep at the end: those of the chosen run (best), or also those of every other run below runs/ (all;
     for ensembles)."""
 
+    loss: TaskLossConfig = option(TaskLossConfig(), of=("task", *SentenceOptions.chosen_for), before=TaskLossConfig())
+    """What counts how much in the loss of a classifier of texts."""
     distillation: TaskDistillationConfig = trained(TaskDistillationConfig())
     """A fine-tuned teacher to learn from, in addition to the labels."""
 
-    packing: PackingChoice = option("auto", resume="free", of=("task", *SentenceOptions.chosen_for))
+    packing: PackingChoice = option("auto", resume="free", of=("task", *SHARE_ROWS))
     """Whether the sequences of a batch share rows, so that little is computed on padding. The sequences of a batch and
     the weight of each stay the same; dropout falls on different elements. auto: where it saves at least a tenth of the
-    positions, in tasks on sentences."""
+    positions, in tasks on sentences and for vectors."""
     bucket_window: int | None = trained(None)
     """Number of batches of the shuffled order that are sorted by length together, to reduce padding. 1: plain shuffled
     order. If the lengths of the classes differ, a wide window makes batches of few classes, which hurts on small data
@@ -413,6 +593,12 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "race": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5, "options": ChoiceOptions(max_length=512)},
     "choice": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5},
     "ner": {"epochs": 4, "batch_size": 16, "learning_rate": 5e-5},
+    **dict.fromkeys(("boolq", "multirc", "record"), {"batch_size": 24, "options": SentenceOptions(max_length=256)}),
+    **{
+        task: {"epochs": 10, "batch_size": 16, "learning_rate": 2e-5}
+        for task in ("cb", "copa", "superglue_rte", "wic", "wsc")
+    },
+    "vectors": {"epochs": 1, "batch_size": 64, "learning_rate": 5e-5},
     **{
         task: {"epochs": 4, "batch_size": 16, "learning_rate": 3e-5} for task in ("cola", "mrpc", "stsb", "rte", "wnli")
     },
@@ -444,9 +630,14 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     _check_numbers(config)
     check_noise(config.noise, "noise.")
     _check_layers(config)
+    _check_frozen(config)
     _check_head(config)
+    if isinstance(config.options, VectorOptions):
+        _check_vectors(config, config.options)
     check_effects(config)
     config.distillation.check(config.crf)
+    _check_classes(config)
+    config.lora.check()
     check_optimizer(config.optimizer)
     if config.optimizer.ema_decay:
         raise UserError(
@@ -473,6 +664,11 @@ def _check_places(config: FinetuneConfig) -> None:
 
 def _check_numbers(config: FinetuneConfig) -> None:
     """Check the values that have a range of their own, and that batches divide into micro-batches."""
+    if config.packing == "on" and isinstance(config.options, SentenceOptions) and config.options.windows:
+        raise UserError(
+            f"packing=on puts several texts into a row, but options.windows={config.options.windows} makes several "
+            "rows of a text; leave one of them out"
+        )
     need_positive(
         config,
         "",
@@ -484,6 +680,7 @@ def _check_numbers(config: FinetuneConfig) -> None:
         "bucket_window",
         "eval_batch_size",
         "save_every_steps",
+        "evaluate_every_steps",
         "log_every_steps",
         "lstm_size",
     )
@@ -538,6 +735,51 @@ def _check_layers(config: FinetuneConfig) -> None:
         )
 
 
+def _check_classes(config: FinetuneConfig) -> None:
+    """Check the options that only classifiers have, as far as the data need not be read for it."""
+    config.loss.check()
+    several = isinstance(config.data, TextDataConfig) and config.data.several_labels
+    if config.loss != TaskLossConfig() and (config.task == "stsb" or getattr(config.data, "regression", None)):
+        raise UserError(
+            f"{config.loss.given()} is for classes, but {config.task} estimates a number here; leave it out"
+        )
+    if isinstance(config.options, SentenceOptions) and config.options.thresholds and not several:
+        raise UserError(
+            f"options.thresholds={','.join(map(str, config.options.thresholds))} is for texts with several labels "
+            "each (task=text with --data.several_labels=true); leave it out"
+        )
+    if config.patience < 0:
+        raise UserError(f"patience={config.patience} must be 0, which trains all epochs, or a number of evaluations")
+    if config.patience and config.select != "best":
+        raise UserError(
+            f"patience={config.patience} ends a run after evaluations that are no better than its best one, whose "
+            "weights then count; give --select=best too"
+        )
+
+
+def _check_frozen(config: FinetuneConfig) -> None:
+    """Check that what does not learn has been learned before, and that only one option says what learns."""
+    frozen = {"freeze": ",".join(config.freeze), "lora.rank": config.lora.rank}
+    for name, value in frozen.items():
+        if not value:
+            continue
+        if config.random_weights:
+            raise UserError(
+                f"random_weights=True starts from random parameters, some of which {name}={value} leaves as they are; "
+                "leave one of them out"
+            )
+        if config.features and not config.train_encoder:
+            raise UserError(
+                f"features={config.features} freezes the encoder anyway, so {name}={value} has nothing to do; leave "
+                "one of them out"
+            )
+        if config.reinitialize_layers and name == "lora.rank":
+            raise UserError(
+                f"reinitialize_layers={config.reinitialize_layers} makes random layers, which {name}={value} leaves "
+                "almost as they are; leave one of them out"
+            )
+
+
 def _check_head(config: FinetuneConfig) -> None:
     """Check the BiLSTM on an encoder that is frozen or trained."""
     if config.features and config.reinitialize_layers:
@@ -549,6 +791,26 @@ def _check_head(config: FinetuneConfig) -> None:
         raise UserError(
             "train_encoder=True is for an encoder below a BiLSTM: give features=last too, or leave it out, since "
             "without features the encoder is trained anyway"
+        )
+
+
+def _check_vectors(config: FinetuneConfig, options: VectorOptions) -> None:
+    """Check what only heads with parameters have, and that a batch has something to compare an example with."""
+    for name, usual in (("features", ""), ("head_dropout", None), ("gradual_unfreezing", False)):
+        if (value := getattr(config, name)) != usual:
+            raise UserError(
+                f"{name}={value} is for a head with parameters, and the task vectors has none; leave it out"
+            )
+    if config.distillation.teacher:
+        raise UserError(
+            f"distillation.teacher={config.distillation.teacher} teaches scores of a head, and the task vectors has "
+            "none; write the scores of a teacher next to the texts, and give --options.loss.name=margin_mse or kl"
+        )
+    sizes = config.grid_batch_sizes if config.grid else (config.batch_size,)
+    if options.loss.compares_examples and min(sizes) < 2:
+        raise UserError(
+            f"batch_size={min(sizes)} leaves options.loss.name={options.loss.name} nothing to compare an example with; "
+            "give 2 or more, the more the better"
         )
 
 

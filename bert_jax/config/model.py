@@ -18,6 +18,8 @@ Combination = Literal[
 """Ways to combine several layers into one vector per token (models/pooling.py)."""
 LayersRead = Literal["", "embeddings", Combination, "weighted_with_embeddings"]
 """Layers of a frozen encoder that a BiLSTM reads; "" for an encoder that is trained with its head."""
+HeadKind = Literal["classification", "multilabel", "regression", "span", "choice", "tagging", "vectors"]
+"""Kinds of answers of a fine-tuned model; see `HeadConfig.kind`."""
 HeadPooling = Literal["cls", "mean"]
 """Input of the head of a task; see `HeadConfig.pooling`."""
 TokenPooling = Literal["cls", "mean", "max", "mean_sqrt_len"]
@@ -29,19 +31,26 @@ Pooling = Literal[TokenPooling, "pooler"]
 """The same, or pooler: the vector of BERT's pooler."""
 
 
+HeadWindows = Literal["", "mean", "max"]
+"""Pooling of the scores of several windows of a text; see `SentenceOptions.windows`."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadConfig:
     """The head on the encoder of a fine-tuned model; its parameters are head/kernel [H, C] and head/bias [C]."""
 
-    kind: Literal["classification", "regression", "span", "choice", "tagging"] = "classification"
-    """classification, regression and choice read the pooled [CLS]; span and tagging read every position."""
+    kind: HeadKind = "classification"
+    """classification, multilabel (any number of the classes for each text), regression and choice read the pooled
+    [CLS]; span and tagging read every position. vectors, as an EmbeddingConfig says, has no parameters, and no model
+    records it."""
     labels: tuple[str, ...] = ()
-    """Names of the classes, in the order of the columns (classification, tagging); empty for the other kinds."""
+    """Names of the classes, in the order of the columns (classification, multilabel, tagging); empty for the other
+    kinds."""
     dropout: float = 0.1
     """Dropout rate on the input of the head."""
     pooling: HeadPooling = "cls"
-    """Input of classification, regression and choice in a model with task_transform: cls, the position that a pooler
-    reads, which is the first, or the last from left to right, or the mean of all."""
+    """Input of classification, multilabel, regression and choice in a model with task_transform: cls, the position that
+    a pooler reads, which is the first, or the last from left to right, or the mean of all."""
     crf: bool = False
     """Whether a linear-chain CRF follows the scores (crf/transitions [C, C], crf/start [C], crf/end [C]); for tagging
     only."""
@@ -54,6 +63,9 @@ class HeadConfig:
     train_encoder: bool = False
     """Whether the encoder is trained with the BiLSTM after all, as that of the left-to-right model in the paper's
     table 5."""
+    windows: HeadWindows = option("", before="")
+    """Pooling of the scores of the windows of a text, for classification and regression: mean, or max of each score.
+    Empty: a text is one sequence."""
 
     @property
     def outputs(self) -> int:
@@ -69,7 +81,7 @@ class HeadConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
-    """Defaults of `model.embed`, which directories of sentence-transformers specify."""
+    """Defaults of `model.embed`: those of a directory of sentence-transformers, or of a model trained on vectors."""
 
     pooling: TokenPooling = "mean"
     """Vector of a text: that of [CLS], or the mean or the maximum of those of its tokens, or their sum divided by the
@@ -80,6 +92,10 @@ class EmbeddingConfig:
     """Maximum number of tokens per text, [CLS] and [SEP] included. None: as many as the model has positions."""
     lowercase: bool = False
     """Lowercase the text before it is tokenized, even with a cased vocabulary."""
+    query_prompt: str = option("", before="")
+    """Text that `embed` puts before those that it is told are queries."""
+    document_prompt: str = option("", before="")
+    """The same for documents."""
     unsupported: str = ""
     """Description of what the directory asks for that is not supported; `embed` then requires an explicit pooling."""
 

@@ -174,6 +174,70 @@ class TaskDistillationConfig:
             )
 
 
+BALANCED = "balanced"
+"""In place of the weights of classes: those that make up for how often each occurs."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskLossConfig:
+    """The loss of a classifier of texts; by default the cross-entropy of all examples alike.
+
+    With several labels per text it is the binary cross-entropy of each class, a mean over the classes.
+    """
+
+    class_weights: tuple[str, ...] = ()
+    """Weights of the examples of each class, as NAME=WEIGHT, separated by commas; a class that is not named has 1. With
+    several labels per text, the weight of a text for each class that it has. balanced: weights by which every class
+    counts the same, or with several labels a class as much as its absence. The loss is divided by the sum of the
+    weights, with several labels by the number of texts. By default all weigh 1."""
+    label_smoothing: float = 0.0
+    """Share of the target that is divided evenly among all classes (Szegedy et al. 2016), or with several labels
+    between a class and its absence."""
+    focal_gamma: float = 0.0
+    """Exponent γ of the focal loss (Lin et al. 2017): the loss of an answer with probability p is multiplied by
+    (1 - p)^γ, so what is right already hardly counts; 2 in the paper. 0: the plain loss."""
+
+    def check(self) -> None:
+        """Raise a UserError if a value is out of range, or two cannot be combined."""
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"loss.label_smoothing={self.label_smoothing} must be from 0 to below 1; 0.1 is usual")
+        if not 0 <= self.focal_gamma <= 100:
+            raise UserError(f"loss.focal_gamma={self.focal_gamma} must be from 0, the plain loss, to 100; 2 is usual")
+        if self.focal_gamma and self.label_smoothing:
+            raise UserError(
+                f"loss.focal_gamma={self.focal_gamma} needs one right class, and loss.label_smoothing="
+                f"{self.label_smoothing} makes all classes a little right; leave one of them out"
+            )
+        if self.class_weights != (BALANCED,):
+            self.weights()
+
+    def weights(self) -> dict[str, float]:
+        """Return the weights that are given, by name of the class."""
+        found = {}
+        for entry in self.class_weights:
+            name, equals, text = entry.rpartition("=")
+            try:
+                weight = float(text)
+            except ValueError:
+                weight = math.nan
+            if not (equals and name and 0 < weight < math.inf):
+                raise UserError(
+                    f"loss.class_weights has {entry!r:.60}; expected {BALANCED}, or NAME=WEIGHT with a positive number "
+                    "for each class, separated by commas"
+                )
+            if name in found:
+                raise UserError(f"loss.class_weights names {name!r:.60} twice")
+            found[name] = weight
+        return found
+
+    def given(self) -> str:
+        """Return the first option that is not as usual, with its value."""
+        usual = TaskLossConfig()
+        fields = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
+        name, value = next((name, value) for name, value in fields if value != getattr(usual, name))
+        return f"loss.{name}={','.join(value) if isinstance(value, tuple) else value}"
+
+
 class _Data(Protocol):
     @property
     def sentence_pairs(self) -> str: ...

@@ -717,4 +717,9 @@ def lengthens(kind: Any, line: str, phases: int) -> bool:
 
 def metric_scale(metric: str) -> int:
     """Return the factor for display: shares are shown in percent; losses, perplexities and thresholds as they are."""
-    return 1 if metric.endswith(("loss", "perplexity", "_thresh")) else 100
+    return 1 if metric.endswith(("loss", "perplexity", "_thresh")) or is_of_class(metric) else 100
+
+
+def is_of_class(metric: str) -> bool:
+    """Return whether a metric is of one class, whose name, which may be any text, comes after a colon."""
+    return ":" in metric

@@ -78,9 +78,10 @@ class Features:
     token_type_ids: list[Any]
     """As `input_ids`: 0 for [CLS] A [SEP], 1 for B [SEP]."""
     labels: np.ndarray | list[np.ndarray] | None
-    """int32 [E] for classification and choice; float32 [E] for regression; int32 [E, 2] for span, token positions,
-    (0, 0) if the sequence has no answer; a list of int32 [L] for tagging, -1 where nothing is predicted, else as
-    `models.task.with_edges` makes them. None if there are no labels."""
+    """int32 [E] for classification and choice; float32 [E, C] for several labels per text, 1 for those that it has;
+    float32 [E] for regression; int32 [E, 2] for span, token positions, (0, 0) if the sequence has no answer; a list of
+    int32 [L] for tagging, -1 where nothing is predicted, else as `models.task.with_edges` makes them. None if there are
+    no labels."""
     example: np.ndarray
     """int32 [E]: index of the example that each sequence came from."""
     max_length: int
@@ -88,6 +89,8 @@ class Features:
     """None if everything is read, in windows."""
     weights: np.ndarray | None = dataclasses.field(default=None, kw_only=True)
     """float32 [E]: weight of each sequence in a batch; None: 1."""
+    in_windows: bool = dataclasses.field(default=False, kw_only=True)
+    """Whether each entry is a list of the windows of a text, as many as it needs, and not of candidates."""
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -103,9 +106,27 @@ class Features:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class TextFeatures(Features):
+    """E examples of K texts each, whose vectors are compared: a list of K sequences per example, as for choice.
+
+    Labels are float32 [E], or [E, K - 1] of a teacher.
+    """
+
+    numbers: np.ndarray = dataclasses.field(kw_only=True)
+    """int32 [E, K]: equal texts have equal numbers."""
+    apart: bool = dataclasses.field(default=False, kw_only=True)
+    """Whether examples with an equal anchor or positive are kept in different batches of training."""
+
+    def texts(self) -> Features:
+        """Return the E · K texts as sequences of their own, those of an example one after the other."""
+        ids, types = ([each for entry in part for each in entry] for part in (self.input_ids, self.token_type_ids))
+        return Features(ids, types, None, np.arange(len(ids), dtype=np.int32), self.max_length)
+
+
 Batch = dict[str, np.ndarray]
-"""input_ids, token_type_ids, attention_mask int32 [B, L] (choice: [B, K, L]) · weights float32 [B] · labels [B], [B, 2]
-or [B, L]."""
+"""input_ids, token_type_ids, attention_mask int32 [B, L] (choice, windows: [B, K, L]) · weights float32 [B] · labels
+[B], [B, 2], [B, C] or [B, L]."""
 
 RUNGS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 
@@ -144,6 +165,7 @@ class TrainingBatches:
         self.window: int = window
         self.seed: int = seed
         self.rows: int = round_up(batch_size, multiple)
+        self._multiple = multiple
         self.lengths: np.ndarray = sequence_lengths(features)
         self._epoch: tuple[int, list[np.ndarray]] = -1, []
 
@@ -160,6 +182,10 @@ class TrainingBatches:
 
     def batch(self, step: int) -> Batch:
         return padded(self.features, self.indices(step), self.rows)
+
+    def notes(self) -> list[str]:
+        """Return what people should know of the order of the examples, in the first epoch."""
+        return []
 
     def positions(self) -> int:
         """Return the number of positions that the first TRIED batches have."""
@@ -193,7 +219,9 @@ def evaluation_batches(features: Features, batch_size: int) -> list[np.ndarray]:
 def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
     """Return the sequences at `indices` as arrays of `rows` rows, padded to the rung that the longest of them needs."""
     chosen = [features.input_ids[index] for index in indices]
-    candidates = len(chosen[0]) if isinstance(chosen[0], list) else None
+    candidates = max(map(len, chosen)) if isinstance(chosen[0], list) else None
+    if features.in_windows and candidates:  # a power of two, so that few shapes are compiled
+        candidates = 1 << (candidates - 1).bit_length()
     longest = max(len(ids) for entry in chosen for ids in _texts(entry))
     length = _rung(longest, features.max_length)
     shape = (rows, candidates, length) if candidates else (rows, length)
@@ -204,7 +232,8 @@ def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
             batch["token_type_ids"][where][: len(ids)] = types
             batch["attention_mask"][where][: len(ids)] = 1
     # Without a real token, a filling row would have no position to attend to.
-    batch["attention_mask"][len(indices) :, ..., 0] = 1
+    # A window that a text does not need is such a row, too.
+    batch["attention_mask"][0 if features.in_windows else len(indices) :, ..., 0] = 1
     batch["weights"] = np.zeros(rows, np.float32)
     batch["weights"][: len(indices)] = 1 if features.weights is None else features.weights[indices]
     if features.labels is not None:
@@ -255,11 +284,12 @@ SPARED = 1.03  # times as many positions as the fewest are worth a program less,
 
 
 class SharedRowBatches(TrainingBatches):
-    """Batches with the sequences of `TrainingBatches`, of one class or number each, in shared rows.
+    """Batches with the sequences of `TrainingBatches`, of classes or a number each, in shared rows.
 
     Rows of one length serve all batches, in a few numbers of rows, for each of which the step is compiled once; a batch
     that needs fewer has empty rows. `batch(step)` has input_ids, token_type_ids, attention_mask and text_ids int32
-    [R, L], text_starts int32 [R, T], weights float32 [R, T] and labels [R, T]; R is a multiple of `multiple`.
+    [R, L], text_starts int32 [R, T], weights float32 [R, T] and labels [R, T], of several labels per text [R, T, C]; R
+    is a multiple of `multiple`.
 
     Args:
       batch_size: number of sequences per step.
@@ -279,7 +309,6 @@ class SharedRowBatches(TrainingBatches):
         multiple: int = 1,
     ):
         super().__init__(features, batch_size, window=window, seed=seed, multiple=multiple)
-        self._multiple = multiple
         shortest = _rung(int(self.lengths.max()), self.features.max_length)
         wider = min(shortest * 3 // 2, max(shortest, longest_row))  # leaves less room at the ends of rows, or more
         found = {length: self._tried(length) for length in (shortest, wider)}
@@ -310,6 +339,118 @@ class SharedRowBatches(TrainingBatches):
         """Return how many rows of this length each of the first TRIED batches needs."""
         steps = range(min(TRIED, self.steps_per_epoch))
         return [round_up(int(self._shared(step, length)[0].max()) + 1, self._multiple) for step in steps]
+
+
+class _BatchesOfTexts(TrainingBatches):
+    """Batches of examples of K texts, each of which is a sequence for the class after this one.
+
+    `batch(step)` has the rows of that class without weights, and for B examples: places int32 [B, K], the number of
+    each text among those of all rows (among R · T of shared rows), numbers int32 [B, K] and labels, as in the features,
+    and weights float32 [B].
+    """
+
+    def __init__(self, features: TextFeatures, batch_size: int, *others: Any, **options: Any):
+        self._examples, self._examples_per_batch = features, batch_size
+        self._example_lengths = sequence_lengths(features)
+        self._of_epoch: tuple[int, list[np.ndarray], int] = -1, [], 0
+        super().__init__(features.texts(), batch_size * features.numbers.shape[1], *others, **options)
+
+    def examples(self, step: int) -> np.ndarray:
+        """Return int64 [at most batch_size]: the examples of the batch of that step."""
+        epoch, number = divmod(step, self.steps_per_epoch)
+        if self._of_epoch[0] != epoch:
+            found = epoch_batches(self._example_lengths, self._examples_per_batch, self.window, self.seed, epoch)
+            apart = kept_apart(found, self._examples.numbers[:, :2]) if self._examples.apart else (found, 0)
+            self._of_epoch = epoch, apart[0], apart[1]
+        return self._of_epoch[1][number]
+
+    def notes(self) -> list[str]:
+        self.examples(0)
+        _, _, together = self._of_epoch
+        return [
+            f"{together:,} of {len(self._examples):,} examples share a batch with an equal text, since there are more "
+            "such examples than batches; the text is no negative there"
+        ] * (together > 0)
+
+    def indices(self, step: int) -> np.ndarray:
+        count = self._examples.numbers.shape[1]
+        return (self.examples(step)[:, None] * count + np.arange(count)).reshape(-1)
+
+    def batch(self, step: int) -> Batch:
+        examples, batch = self.examples(step), super().batch(step)
+        of_text = self._places(step, batch.pop("weights").shape)
+        rows = round_up(self._examples_per_batch, self._multiple)
+        values: Batch = {
+            "places": of_text.reshape(len(examples), -1).astype(np.int32),
+            "numbers": self._examples.numbers[examples],
+            "weights": np.ones(len(examples), np.float32),
+        }
+        if isinstance(self._examples.labels, np.ndarray):
+            values["labels"] = self._examples.labels[examples]
+        filling = [(0, rows - len(examples))]
+        return batch | {name: np.pad(each, filling + [(0, 0)] * (each.ndim - 1)) for name, each in values.items()}
+
+    def _places(self, step: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Return int [n]: the places of the texts of a batch, in an array of this shape with one for each."""
+        return np.arange(len(self.indices(step)))
+
+
+class TextBatches(_BatchesOfTexts):
+    """The same with every text in a row of its own."""
+
+
+class SharedTextBatches(_BatchesOfTexts, SharedRowBatches):
+    """The same in shared rows."""
+
+    def _places(self, step: int, shape: tuple[int, ...]) -> np.ndarray:
+        row, _ = self._shared(step, self.length)
+        order = np.argsort(row, kind="stable")
+        begins = np.searchsorted(row[order], np.arange(row.max() + 1))
+        slot = np.zeros_like(row)
+        slot[order] = np.arange(len(row)) - begins[row[order]]
+        return row * shape[1] + slot
+
+
+def kept_apart(batches: list[np.ndarray], numbers: np.ndarray) -> tuple[list[np.ndarray], int]:
+    """Return as many batches of the same examples, and how many are in one with an equal text all the same.
+
+    In the order that they have, examples go to the first batch with room after all that hold an equal text. The last
+    batches may have no room for all; who is left goes where there is some. So no example is left out.
+
+    Args:
+      batches: the examples of each, all as many but perhaps one.
+      numbers: int [E, K], those of the texts of each example.
+    """
+    size, count = max(map(len, batches)), len(batches)
+    room = [size] * count
+    following = list(range(count + 1))  # of each batch, the first from it on that may have room
+    made: list[list[int]] = [[] for _ in batches]
+    earliest: dict[int, int] = {}
+    left = []
+
+    def with_room(place: int) -> int:
+        while following[place] != place:
+            following[place] = following[following[place]]
+            place = following[place]
+        return place
+
+    def put(example: int, place: int) -> None:
+        made[place].append(example)
+        room[place] -= 1
+        if not room[place]:
+            following[place] = place + 1
+
+    for example in np.concatenate(batches).tolist():
+        own = set(numbers[example].tolist())
+        place = with_room(max(earliest.get(each, 0) for each in own))
+        if place == count:
+            left.append(example)
+            continue
+        put(example, place)
+        earliest |= dict.fromkeys(own, place + 1)
+    for example in left:
+        put(example, with_room(0))
+    return [np.array(each, np.int64) for each in made], len(left)
 
 
 def fewest_sizes(needed: Sequence[int], allowed: float) -> tuple[int, ...]:
@@ -394,7 +535,7 @@ def filled(
     batch["weights"] = np.zeros((shape[0], slots), np.float32)
     if features.labels is not None:
         assert isinstance(features.labels, np.ndarray)
-        batch["labels"] = np.zeros((shape[0], slots), features.labels.dtype)
+        batch["labels"] = np.zeros((shape[0], slots, *features.labels.shape[1:]), features.labels.dtype)
     taken = np.zeros(shape[0], np.int64)
     for index, r, begin in zip(indices, row, start, strict=True):
         ids, slot = features.input_ids[index], taken[r]

@@ -39,6 +39,7 @@ from bert_jax.config.finetuning import (
     PredictConfig,
     SequenceOptions,
     TextDataConfig,
+    VectorOptions,
     check_finetune,
     task_defaults,
 )
@@ -48,6 +49,7 @@ from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, commit, ending_together, from_first, versions
 from bert_jax.devices.signals import StopSignals, Watchdog
 from bert_jax.errors import UserError, first_lines
+from bert_jax.files import write_atomically
 from bert_jax.finetuning.plan import check_length, plan
 from bert_jax.finetuning.prediction import check_member, family_for, options_of, say_what_is_cut, write_predictions
 from bert_jax.finetuning.programs import (
@@ -56,14 +58,25 @@ from bert_jax.finetuning.programs import (
     fitting_head,
     make_programs,
     member_logits,
+    task_loss,
 )
-from bert_jax.finetuning.results import best, earlier_predictions, finished_runs, show, summary
+from bert_jax.finetuning.results import (
+    PAGE_NAME,
+    best,
+    class_page,
+    class_report,
+    earlier_predictions,
+    finished_runs,
+    show,
+    summary,
+)
 from bert_jax.finetuning.run import (
     SCORES,
     Tuning,
     drop_losers,
     keep,
     publish,
+    publish_adapter,
     read_scores,
     remove,
     settings,
@@ -74,11 +87,14 @@ from bert_jax.finetuning.run import (
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, check_fit, left_out
 from bert_jax.models.kernels.choice import check_attention
+from bert_jax.models.pooling import check_pooling
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
 from bert_jax.tasks import readers, text
-from bert_jax.tasks.squad import SpanFeatures, tuned
-from bert_jax.tasks.task_data import TaskData, TaskFamily, read_task
+from bert_jax.tasks.sentences import SentenceFeatures
+from bert_jax.tasks.squad import SpanFeatures
+from bert_jax.tasks.task_data import Metric, TaskData, TaskFamily, check_metrics, read_task, tuned
+from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.training.events import Events
 from bert_jax.training.learner import attention_of
 from bert_jax.training.metrics import WallTime
@@ -156,21 +172,37 @@ def _set(values: dict[str, Any], name: str, value: Any) -> None:
     if name in values:
         if isinstance(values[name], dict) and not isinstance(value, dict):
             raise UserError(f"{name} takes a dict of its options ({', '.join(values[name])}), not {value!r:.60}")
-        values[name] = values[name] | value if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            value = values[name] | {key: _listed(values[name].get(key), each) for key, each in value.items()}
+        values[name] = value
         return
     known = dotted_names(FinetuneConfig)
     found = [name] if name in known else [full for full in known if full.endswith(f".{name}")]
+    found = [full for full in found if _is_there(values, full)] or found  # not what only other tasks have
     if len(found) != 1:
         raise UserError(_unclear(name, found, known))
     *groups, last = found[0].split(".")
     for group in groups:
         values = values[group]
-    values[last] = value
+    values[last] = _listed(values.get(last), value)
+
+
+def _listed(before: Any, value: Any) -> Any:
+    """Return the value of an option that holds several: of a dict NAME=VALUE each, of a text what is between commas."""
+    if isinstance(before, list) and isinstance(value, Mapping):
+        return [f"{name}={each}" for name, each in value.items()]
+    return value.split(",") if isinstance(before, list) and isinstance(value, str) else value
+
+
+def _is_there(values: Mapping[str, Any], name: str) -> bool:
+    """Return whether nested dicts have an entry of this dotted name."""
+    first, _, rest = name.partition(".")
+    return first in values and (not rest or isinstance(values[first], dict) and _is_there(values[first], rest))
 
 
 def _unclear(name: str, found: list[str], known: Sequence[str]) -> str:
     if found:
-        group, last = found[0].split(".")
+        group, _, last = found[0].rpartition(".")
         return f"{name} is ambiguous: {' or '.join(found)}; write {group}={{{last!r}: …}}"
     close = difflib.get_close_matches(name, [*known, *(full.split(".")[-1] for full in known)], n=1)
     hint = f"perhaps you meant {close[0]}" if close else "`bert-jax finetune TASK --help` lists them"
@@ -200,36 +232,41 @@ def predicted(
         same = all(before[name] == chosen[name] for name in ("run", "metrics"))
         same = same and made["test_fingerprint"] == tests_now
         if same and from_first(all((place / file).exists() for file in made["files"])):
-            return {"tests": before["tests"], "predictions": made}
-    tests, files = _write_predictions(place, tuning, params, chosen["metrics"], signals)
-    return {"tests": tests, "predictions": {"test_fingerprint": tests_now, "files": files}}
+            return {name: before[name] for name in ("tests", "report", "predictions")}
+    tests, report, files = _write_predictions(place, tuning, params, chosen["metrics"], signals)
+    return {"tests": tests, "report": report, "predictions": {"test_fingerprint": tests_now, "files": files}}
 
 
 def _write_predictions(
     directory: epath.Path, tuning: Tuning, params: Any, metrics: dict[str, float], signals: StopSignals
-) -> tuple[dict[str, dict[str, float]], list[str]]:
+) -> tuple[dict[str, dict[str, float]], dict[str, Any], list[str]]:
     """Write files in the benchmark's format for every split that is not trained on; `metrics` are those on dev.
 
     Returns:
-      Metrics on the test sets that have labels, and the names of the files below `directory` (on the first host).
+      Metrics on the test sets that have labels and, on the first host, figures of the classes of texts on dev and the
+      names of the files below `directory`.
     """
-    tests, written, data = {}, [], tuning.data
+    tests, report, written, data = {}, {}, [], tuning.data
     for name, split in (data.evaluations | data.tests).items():
         features = split.features
-        # A test set is answered with the threshold of dev, never with its own.
-        if name in data.tests and isinstance(features, SpanFeatures):
-            features = dataclasses.replace(features, options=tuned(features.options, metrics))
+        # A test set is answered with the thresholds of dev, never with its own.
+        if name in data.tests and isinstance(features, SpanFeatures | SentenceFeatures):
+            features = dataclasses.replace(features, options=tuned(features.options, metrics, data.head))
         logits = tuning.logits(params, features, signals)
         if jax.process_index() == 0:
             (directory / name).mkdir(parents=True, exist_ok=True)
             place = os.fspath(directory / name)
             files = data.family.write_predictions(split.examples, features, logits, place, name)
             written += [f"{name}/{epath.Path(file).name}" for file in files]
+            if name in data.evaluations and isinstance(features, SentenceFeatures) and data.head.labels:
+                report[name] = class_report(split.examples, features, logits)
+                if data.head.kind == "classification":
+                    page = class_page(f"{data.task}, {name}", split.examples, logits, report[name])
+                    write_atomically(directory / name / PAGE_NAME, page.encode())
+                    written.append(f"{name}/{PAGE_NAME}")
         if name in data.tests and split.examples.has_answers:
-            tests[name] = {
-                key: float(value) for key, value in data.family.score(split.examples, features, logits).items()
-            }
-    return tests, written
+            tests[name] = data.scores(split, features, logits)
+    return tests, report, written
 
 
 def out_of_fold(path: epath.Path, tuning: Tuning, chosen: dict[str, Any]) -> dict[str, Any]:
@@ -253,9 +290,9 @@ def out_of_fold(path: epath.Path, tuning: Tuning, chosen: dict[str, Any]) -> dic
             logits |= dict(zip(numbers.tolist(), scores, strict=True))
         rows = [logits[number] for number in range(len(whole.examples))]
         place.mkdir(parents=True, exist_ok=True)
-        metrics = data.family.score(whole.examples, whole.features, rows)
+        metrics = data.scores(whole, whole.features, rows)
         files = data.family.write_predictions(whole.examples, whole.features, rows, os.fspath(place), "out_of_fold")
-        found["metrics"] = {name: float(value) for name, value in metrics.items()}
+        found["metrics"] = metrics
         found["files"] = [f"out_of_fold/{epath.Path(file).name}" for file in files]
     return from_first(found)
 
@@ -361,6 +398,7 @@ def finetune(
     train: Any = None,
     dev: Any = None,
     test: Any = None,
+    metrics: Mapping[str, Metric] | None = None,
     devices: sharding.Devices = None,
     **options: object,
 ) -> Result:
@@ -380,6 +418,9 @@ def finetune(
       dev: as `train`. Without it, the task text holds a tenth of train out (dev_share=0.1), or with folds=5 makes five
         parts of train, each of which is scored by a run on the others.
       test: as `train`. Examples with None for a label are predicted, not scored.
+      metrics: functions by name, for tasks on sentences. Each gets the answers and the predictions of a split, arrays
+        [E] of names or numbers, or bool [E, C] where texts have several labels, and returns a number, the higher the
+        better; what is undefined counts as 0. `select_by` may name one.
       devices: the devices of the mesh; by default every device of every process.
       **options: fields of FinetuneConfig, and of its groups by their own name if only one group has it
         (max_length=256), otherwise in a dict (optimizer={"name": "lamb"}). Without workdir, results and weights go to a
@@ -399,11 +440,17 @@ def finetune(
         if hardware.hardware().num_processes > 1:
             raise UserError("several hosts need one workdir that all of them see: give workdir=…")
         say(f"no workdir was given: results and weights go to {config.workdir}")
-    return _finetune(config, given, devices)
+    check_metrics(config.task, metrics := metrics or {})
+    return _finetune(config, given, devices, metrics)
 
 
 @ending_together
-def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], devices: sharding.Devices) -> Result:
+def _finetune(
+    config: FinetuneConfig,
+    given: Mapping[str, Sequence[Any]],
+    devices: sharding.Devices,
+    metrics: Mapping[str, Metric],
+) -> Result:
     wall_time = WallTime()
     join_hosts(config.faults, to_dict(config), differing_options(FinetuneConfig))
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
@@ -413,14 +460,19 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
     if isinstance(config.options, DiagnosticOptions):  # there is nothing to train
         return Result(diagnose(config, mesh), 0, config.workdir)
     stored = _open_model(config)
+    config = with_embedding(config, stored)
     taught_by = stored_task_teacher(config, stored.need_tokenizer())
     begun = _begun(config)
     config = _with_stratification(config, begun)
-    data = read_task(config, stored.model, stored.need_tokenizer(), given)
+    data = read_task(config, stored.model, stored.need_tokenizer(), given).measured_by(metrics, config.select_by)
     check_length(config, data.fewest_sequences)
+    _check_own_positives(config, data, stored.model)
     stored, note = fitting_head(stored, data.head)
     teacher = open_task_teacher(taught_by, config, data.head, mesh)
-    programs = make_programs(config, stored.model, data.head, mesh, teacher, stored.unread)
+    loss = task_loss(config.loss, data.head, data.train.features)
+    programs = make_programs(
+        config, stored.model, data.head, mesh, teacher=teacher, unread=stored.unread, loss=loss, stored=stored
+    )
     config = with_packing(config, data.train.features, programs, begun)
 
     results: dict[str, Any] = {}
@@ -451,6 +503,43 @@ def _open_model(config: FinetuneConfig) -> StoredModel:
     check_layers(config, stored.model)
     stored.need_tokenizer("init_from=")
     return stored
+
+
+def with_embedding(config: FinetuneConfig, stored: StoredModel) -> FinetuneConfig:
+    """Return `config` with what init_from says of vectors where the options of the task vectors say nothing.
+
+    Raises:
+      UserError: it says what is not supported here, or it has no such vectors.
+    """
+    options = config.options
+    if not isinstance(options, VectorOptions):
+        return config
+    if options.pooling is None and stored.embedding.unsupported:
+        raise UserError(
+            f"{config.init_from} is a model of sentence-transformers with {stored.embedding.unsupported}, which cannot "
+            "be trained here; give --options.pooling=mean (or cls, max) for vectors of the bare encoder"
+        )
+    if too_long := [dim for dim in options.dims if dim > stored.model.hidden_size]:
+        raise UserError(
+            f"options.dims={too_long[0]}, but the vectors of {config.init_from} have {stored.model.hidden_size} "
+            "features; give that at most"
+        )
+    options = options.like(stored.embedding)
+    check_pooling(options.pooling, False, stored.model.trains_specials, "options.pooling")
+    return dataclasses.replace(config, options=options)
+
+
+def _check_own_positives(config: FinetuneConfig, data: TaskData, model: EncoderConfig) -> None:
+    """Raise a UserError if an anchor is its own positive, and dropout does not tell the two apart."""
+    examples, rate = data.train.examples, config.dropout
+    if not isinstance(examples, VectorExamples) or len(examples.texts) > 1:
+        return
+    rates = [getattr(model, name, 0.0) for name in ("hidden_dropout", "attention_dropout")] if rate is None else [rate]
+    if not any(rates):
+        raise UserError(
+            "the training examples are texts without a positive, which are told from themselves by dropout alone, and "
+            "there is none; give --dropout=0.1"
+        )
 
 
 def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData, programs: Programs) -> WorkDirectory:
@@ -497,6 +586,8 @@ def _conclude(tuning: Tuning, workdir: WorkDirectory, signals: StopSignals) -> d
         )
     chosen = best(records, data.main_metric)
     params = publish(workdir, chosen, tuning.programs.mesh)
+    if tuning.programs.adapters is not None:
+        publish_adapter(workdir, tuning.programs.adapters, config.init_from)
     facts = predicted(workdir.path, tuning, params, chosen, signals)
     if data.parts is not None:
         facts["out_of_fold"] = out_of_fold(workdir.path, tuning, chosen)
@@ -552,7 +643,7 @@ def _announce(tuning: Tuning, note: str) -> None:
     say_hardware(programs.mesh, config.compute)
     say(
         f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
-        + (f"labels {', '.join(data.head.labels)}" if data.head.labels else f"a {data.head.kind} head")
+        + (f"labels {', '.join(data.head.labels)}" if data.head.labels else _learned(config, data.head))
     )
     if data.held_out:
         say(_held_out(config, data))
@@ -569,9 +660,13 @@ def _announce(tuning: Tuning, note: str) -> None:
         layout = f"attention by {path} ({layout})"
     say(f"{layout}; remat: {programs.model.compute.remat}")
     taken = {path.split("/")[0] for path in programs.model.parameters}
-    lost = [] if config.random_weights else left_out(tuning.stored, taken, vectors=False)
+    of_vectors = isinstance(config.options, VectorOptions)
+    lost = [] if config.random_weights else left_out(tuning.stored, taken, vectors=of_vectors)
     for line in [*([note] if note else []), *lost]:
         say(line)
+    learned, values = programs.learned
+    if programs.adapters is not None or programs.frozen:
+        say(f"{learned:,} of {values:,} parameters learn ({100 * learned / values:.2f} %)")
     layers, epochs = model.num_layers, min(run.epochs for run in runs)
     if config.gradual_unfreezing and epochs < layers + 2:
         say(
@@ -579,6 +674,12 @@ def _announce(tuning: Tuning, note: str) -> None:
             f"the embeddings, learn from --epochs={layers + 2} on"
         )
     say(f"runs: {len(runs)}, namely {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}")
+
+
+def _learned(config: FinetuneConfig, head: HeadConfig) -> str:
+    """Return in words what a task without labels learns."""
+    options = config.options
+    return f"vectors by {options.loss.name}" if isinstance(options, VectorOptions) else f"a {head.kind} head"
 
 
 def _begun(config: FinetuneConfig) -> dict[str, Any]:

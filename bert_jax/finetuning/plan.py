@@ -14,25 +14,32 @@ from bert_jax.config.options import INT32
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.sequences import Features, steps_per_epoch
 from bert_jax.errors import UserError
+from bert_jax.objectives.tasks import PLAIN, TaskLoss
 from bert_jax.tasks.sentences import matthews
 from bert_jax.tasks.squad import SpanFeatures
 from bert_jax.training.optimizers import shape
 
 
 def collapsed(
-    head: HeadConfig, train: Features, ignored: str | None, training_loss: float, skipped_steps: int
+    head: HeadConfig,
+    train: Features,
+    ignored: str | None,
+    training_loss: float,
+    skipped_steps: int,
+    loss: TaskLoss = PLAIN,
 ) -> str | None:
     """Describe in words why a finished run counts as collapsed, or return None.
 
     Args:
       ignored: result of `ignores_input` for the weights that count.
-      training_loss: mean over the end of the last epoch.
+      training_loss: mean over the end of the last epoch; NaN if no epoch came to its end.
       skipped_steps: number of updates skipped because the loss or the gradient was not finite.
+      loss: what is trained.
     """
     reasons = [f"loss or gradient was not finite in {skipped_steps} steps"] if skipped_steps else []
     if ignored:
         reasons.append(ignored)
-    chance = prior_loss(head, train)
+    chance = prior_loss(head, train, loss)
     if chance is not None and not training_loss < 0.99 * chance:
         reasons.append(f"training loss at the end {training_loss:.4f}, {chance:.4f} without reading the input")
     return "; ".join(reasons) or None
@@ -62,27 +69,50 @@ def ignores_input(head: HeadConfig, dev: Features, logits: list[np.ndarray], met
     return "; ".join(reasons) or None
 
 
-def prior_loss(head: HeadConfig, features: Features) -> float | None:
+def prior_loss(head: HeadConfig, features: Features, loss: TaskLoss = PLAIN) -> float | None:
     """Return the loss of the best answer that ignores the input: entropy in nats of the labels, variance if numbers.
 
-    None for spans and tags, where knowing the length or the most frequent tag already helps a lot.
+    None for spans and tags, where knowing the length or the most frequent tag already helps a lot, for vectors, which
+    have no labels, and for the focal loss, which has no closed form of it.
     """
-    if head.kind in ("span", "tagging"):
+    if head.kind in ("span", "tagging", "vectors") or loss.focal_gamma:
         return None
-    weights = features.weights
+    if head.kind == "multilabel":
+        return _binary_prior(np.asarray(features.labels, np.float64), features.weights, loss)
+    labels = np.asarray(features.labels)
     if head.kind == "regression":
-        labels = np.asarray(features.labels)
-        return float(np.var(labels) if weights is None else np.cov(labels, aweights=weights, ddof=0))
-    shares = np.bincount(np.asarray(features.labels), weights) / (len(features) if weights is None else weights.sum())
-    return float(-np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
+        return float(np.var(labels) if features.weights is None else np.cov(labels, aweights=features.weights, ddof=0))
+    counts = np.bincount(labels, features.weights, minlength=len(head.labels))
+    weights = np.array(loss.class_weights or (1.0,))
+    total = np.sum(weights * counts)
+    targets = weights * counts
+    if loss.label_smoothing:
+        evenly = loss.label_smoothing / len(counts) * counts.sum()
+        targets = (1 - loss.label_smoothing) * targets + weights * evenly
+    shares = targets / targets.sum()
+    return float(-np.sum(targets[shares > 0] * np.log(shares[shares > 0])) / total)
+
+
+def _binary_prior(labels: np.ndarray, weights: np.ndarray | None, loss: TaskLoss) -> float:
+    """Return the same for several labels per text, bool [E, C]: of each class, in a mean over them."""
+    shares = np.average(labels, axis=0, weights=weights) * (1 - loss.label_smoothing) + loss.label_smoothing / 2
+    halves = np.array([np.array(loss.class_weights or (1.0,)) * shares, 1 - shares])
+    best = halves / halves.sum(axis=0)
+    return float(-np.mean(np.sum(halves * np.log(np.where(best > 0, best, 1.0)), axis=0)))
 
 
 def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarray]) -> str | None:
     """Return the one answer given to every sequence, in words; None if there are two, or only one sequence."""
     if len(logits) < 2:
         return None
+    if head.kind == "multilabel":
+        return "the same for each label" if np.std(logits, axis=0).max() < 1e-3 else None
     if head.kind == "regression":
         return f"{np.mean(logits):.3f}" if np.std(logits) < 1e-3 else None
+    if head.kind == "vectors":
+        anchors = np.stack([row[0] for row in logits])
+        scale = np.abs(anchors).max()
+        return "the same vector" if np.ptp(anchors, axis=0).max() <= 1e-4 * scale else None
     if isinstance(features, SpanFeatures):
         # Only places in the window: [CLS], the label of windows without the answer, may score best but is no answer.
         places = {

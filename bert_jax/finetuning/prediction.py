@@ -15,8 +15,14 @@ import numpy as np
 from etils import epath
 from rich.console import Console
 
-from bert_jax.config.finetuning import PredictConfig, SequenceOptions, Squad2Options, check_predict
-from bert_jax.config.options import with_options
+from bert_jax.config.finetuning import (
+    PredictConfig,
+    SentenceOptions,
+    SequenceOptions,
+    Squad2Options,
+    check_predict,
+)
+from bert_jax.config.options import is_of_class, with_options
 from bert_jax.data.sequences import Features
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import use_compilation_cache
@@ -25,6 +31,7 @@ from bert_jax.files import copy_file, is_remote
 from bert_jax.finetuning.programs import average, member_logits
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, warn_of_what_is_left_out
+from bert_jax.models.bert_parameters import OF_TEXTS
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.tasks import ner, task_data, text
 from bert_jax.tasks.text import PlainText
@@ -34,6 +41,11 @@ from bert_jax.training.trackers import screen
 
 def check_member(member: StoredModel, first: StoredModel) -> None:
     """Raise UserError if a model is not fine-tuned, or cannot answer together with the first one."""
+    if member.head is None and task_data.recorded_task(member.history) == "vectors":
+        raise UserError(
+            f"{member.path} was trained on vectors and has no task head to predict with; "
+            "bert_jax.load(PATH).embed(texts) returns its vectors"
+        )
     if member.head is None:
         raise UserError(
             f"{member.path} has no task head: it is a pre-trained model; bert-jax finetune makes a fine-tuned one"
@@ -67,24 +79,32 @@ def task_of(stored: StoredModel, asked: str) -> str:
 def family_for(stored: StoredModel, task: str) -> task_data.TaskFamily:
     """Return the module that reads and scores a task; raise UserError if the model has a different kind of head."""
     family = task_data.family_of(task)
-    wanted = family.head(task, stored.need_head().labels).kind
-    if wanted != stored.need_head().kind:
+    wanted = task_data.head_kinds(task, stored.need_head().labels)
+    if stored.need_head().kind not in wanted:
         raise UserError(
-            f"{stored.path} has a {stored.need_head().kind} head, but {task} needs one of {wanted}; give another model "
-            "or another task"
+            f"{stored.path} has a {stored.need_head().kind} head, but {task} needs one of {' or '.join(wanted)}; give "
+            "another model or another task"
         )
     return family
 
 
 def options_of(members: Sequence[StoredModel], task: str) -> SequenceOptions:
-    """Return the options of the first member, no longer than any member reads, with the mean "no answer" threshold."""
+    """Return the options of the first member, no longer than any member reads, with the mean of the thresholds."""
     positions = min(member.model.longest_sequence for member in members)
-    options = [task_data.recorded_options(member.history, task, positions) for member in members]
+    options = [task_data.recorded_options(member.history, task, positions, member.head) for member in members]
+    if isinstance(options[0], SentenceOptions) and options[0].thresholds:
+        several = [each.thresholds for each in options if isinstance(each, SentenceOptions)]
+        return dataclasses.replace(options[0], thresholds=_mean(several, len(members[0].need_head().labels)))
     if not isinstance(options[0], Squad2Options):
         return options[0]
     given = [each.null_threshold for each in options if isinstance(each, Squad2Options)]
     known = [threshold for threshold in given if threshold is not None]
     return dataclasses.replace(options[0], null_threshold=float(np.mean(known)) if len(known) == len(options) else None)
+
+
+def _mean(thresholds: Sequence[tuple[float, ...]], classes: int) -> tuple[float, ...]:
+    """Return the mean threshold of each class; a model that has a single one has it for all."""
+    return tuple(np.mean([np.broadcast_to(each, classes) for each in thresholds], axis=0).tolist())
 
 
 def say_what_is_cut(features: Features, split: str, console: Console) -> None:
@@ -137,19 +157,19 @@ def read_examples(
     labels, kind = stored.need_head().labels, stored.need_head().kind
     if config.input and not text.is_plain(config.input, kind):
         form = {f"data.{name}": value for name, value in dataclasses.asdict(config.data).items() if value is not None}
-        data = with_options(task_data.recorded_config(stored.history, task), form).data.without_files()
+        data = with_options(task_data.recorded_config(stored.history, task, stored.head), form).data.without_files()
         data = dataclasses.replace(data, **{config.split: config.input})
         return family, family.load(task, data, config.split, labels)
     if form := {name: value for name, value in dataclasses.asdict(config.data).items() if value is not None}:
         name, value = next(iter(form.items()))
         raise UserError(f"data.{name}={value} has no effect on plain text, which has no columns; leave it out")
-    if kind not in ("classification", "regression", "tagging"):
+    if kind not in (*OF_TEXTS, "tagging"):
         raise UserError(f"plain text does not say what {task} asks of it; give --input=FILE in a format of that task")
     check_utf8(config.text)
     texts = text.read_plain_texts(config.input) if config.input else [PlainText("--text", config.text, "0")]
     if kind == "tagging":
         return ner, ner.from_plain(texts, labels)
-    return text, text.from_plain(texts, labels, task_data.recorded_pairs(stored.history))
+    return text, text.from_plain(texts, labels, task_data.recorded_pairs(stored.history), kind == "multilabel")
 
 
 def write_predictions(
@@ -206,7 +226,7 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
     family, examples = read_examples(first, task, family_for(first, task), config)
     check_outputs(family.prediction_names(examples, config.split), config)
     features = family.features(examples, first.need_tokenizer(), options_of(members, task))
-    for member in members if first.need_head().kind in ("classification", "regression") else ():
+    for member in members if first.need_head().kind in OF_TEXTS else ():
         task_data.check_pairs(
             member.history,
             features,
@@ -221,5 +241,6 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
     write_predictions(family, examples, features, logits, config.output, config.split)
     scores = family.score(examples, features, logits) if examples.has_answers else {}
     for name, value in scores.items():
-        console.print(f"{name} {value:.4f}")
+        if not is_of_class(name):
+            console.print(f"{name} {value:.4f}")
     return scores

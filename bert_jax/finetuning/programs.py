@@ -4,18 +4,21 @@ Logits come from one fine-tuned model or the mean of several.
 """
 
 import dataclasses
+import difflib
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax.traverse_util import unflatten_dict
 from jax.sharding import Mesh
 
 from bert_jax.config import ComputeConfig, EncoderConfig, HeadConfig
-from bert_jax.config.finetuning import FinetuneConfig, PredictConfig
+from bert_jax.config.finetuning import FinetuneConfig, PredictConfig, VectorOptions
+from bert_jax.config.objective import BALANCED, TaskLossConfig
 from bert_jax.data.sequences import Features, evaluation_batches, padded, round_up
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import step_options
@@ -23,18 +26,33 @@ from bert_jax.devices.hardware import hardware, memory_advice
 from bert_jax.devices.hosts import from_first
 from bert_jax.devices.signals import StopSignals
 from bert_jax.errors import UserError
+from bert_jax.finetuning.lora import Adapters
 from bert_jax.formats.opening import place
-from bert_jax.formats.stored import StoredModel, check_fit
-from bert_jax.models.bert_parameters import TASK_PARTS, bert_parameters
+from bert_jax.formats.stored import PARTS, StoredModel, check_fit
+from bert_jax.models.bert_parameters import ENCODER_PARTS, TASK_PARTS, bert_parameters
 from bert_jax.models.lstm import check_features
+from bert_jax.models.protocol import Model, Params
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import TaughtTaskObjective, Teacher
-from bert_jax.objectives.tasks import TaskObjective, predictions
-from bert_jax.parameters import Parameter, ParameterTable, entries
+from bert_jax.objectives.objective import Objective, ReparametrizedObjective
+from bert_jax.objectives.tasks import PLAIN, TaskLoss, TaskObjective, predictions
+from bert_jax.objectives.vectors import VectorObjective
+from bert_jax.parameters import Parameter, ParameterTable, entries, total_size
 from bert_jax.pretrained.initialization import Report, initialize
 from bert_jax.training.learner import Load, keeps_no_probabilities, local_keys, remat_policy
 from bert_jax.training.metrics import Rates
-from bert_jax.training.optimizers import Holding, chained, frozen_encoder, scale_by_depth, unfrozen_by_epoch
+from bert_jax.training.optimizers import (
+    FrozenParts,
+    Holding,
+    chained,
+    frozen_encoder,
+    frozen_parts,
+    learned_size,
+    leaving,
+    scale_by_depth,
+    stopped,
+    unfrozen_by_epoch,
+)
 from bert_jax.training.optimizers import optimizer as make_optimizer
 from bert_jax.training.state import TrainState, abstract_state, created, initializer, state_shardings
 from bert_jax.training.step import Program, make_forward_step, make_shared_train_step
@@ -54,6 +72,35 @@ class Programs:
     """Most tokens of a row of several sequences: what the model can read, and its teacher."""
     teacher: str | None = None
     """Fingerprint of the teacher, if there is one."""
+    loss: TaskLoss = PLAIN
+    """What is trained."""
+    adapters: Adapters | None = None
+    """What learns in place of the encoder, if it is adapted with LoRA."""
+    base: Params | None = None
+    """Its encoder, on the devices."""
+    frozen: FrozenParts = dataclasses.field(default_factory=dict)
+    """What does not learn of the parameters in a state."""
+
+    @property
+    def learner(self) -> BertForTask | Adapters:
+        """The model of the parameters in a state, which are the whole model unless it is adapted."""
+        return self.adapters or self.model
+
+    def whole(self, params: Params) -> Params:
+        """Return the parameters of the model that those of a state make."""
+        if self.adapters is None:
+            return params
+        return self._joined(params, self.base)
+
+    @functools.cached_property
+    def _joined(self) -> Callable[..., Params]:
+        assert self.adapters is not None
+        return jax.jit(self.adapters.whole, out_shardings=model_shardings(self.model, self.mesh))
+
+    @property
+    def learned(self) -> tuple[int, int]:
+        """Number of values that learn, and of all values of the model."""
+        return learned_size(self.frozen, self.learner.parameters), total_size(self.model.parameters)
 
 
 def make_programs(
@@ -63,11 +110,15 @@ def make_programs(
     mesh: Mesh,
     teacher: Teacher[BertForTask] | None = None,
     unread: tuple[int, ...] = (),
+    loss: TaskLoss = PLAIN,
+    stored: StoredModel | None = None,
 ) -> Programs:
     """Return the model with the dropout of `config`, and the functions that are compiled for it.
 
     Args:
       unread: as `StoredModel.unread`.
+      loss: what `task_loss` returns.
+      stored: the model to start from, whose encoder is read if it is adapted; None: nothing is going to be computed.
 
     Raises:
       UserError: an option does not fit this model.
@@ -77,18 +128,30 @@ def make_programs(
         model = dataclasses.replace(model, **dict.fromkeys(rates, config.dropout))
     check_layers(config, model)
     task_model = BertForTask(model, head, _resolved(config, model, head, mesh), unread=unread)
-    optimizer = _optimizer(config, task_model)
-    abstract = abstract_state(task_model, optimizer, mesh)
+    micro_batches, options = config.micro_batches, config.options
+    if isinstance(options, VectorOptions):
+        task_model = dataclasses.replace(task_model, embedding=options.embedding)
+    adapters = Adapters(task_model, config.lora) if config.lora.rank else None
+    learner = task_model if adapters is None else cast(Model, adapters)
+    unchanged = _frozen(config, model, learner.parameters, stored if adapters is None else None)
+    optimizer = _optimizer(config, task_model, learner.parameters, unchanged)
+    abstract = abstract_state(learner, optimizer, mesh)
     shardings = state_shardings(abstract)
-    objective, frozen, longest_row = TaskObjective(task_model), (), model.longest_sequence
+    frozen, longest_row = (), model.longest_sequence
+    objective: Objective = TaskObjective(task_model, loss)
+    if isinstance(options, VectorOptions):  # whose parts are not those of a sum
+        objective, micro_batches = VectorObjective(task_model, options, config.micro_batches), 1
     if teacher is not None:
-        objective = TaughtTaskObjective(task_model, teacher.model, config.distillation)
+        objective = TaughtTaskObjective(task_model, teacher.model, config.distillation, loss=loss)
         frozen, longest_row = (teacher.params,), min(longest_row, teacher.model.config.longest_sequence)
+    base = () if adapters is None else (_base(task_model, stored, mesh),)
+    if adapters is not None or unchanged:
+        objective, frozen = _of_what_learns(objective, learner, adapters, unchanged), (*base, *frozen)
     return Programs(
         task_model,
         mesh,
         abstract,
-        initializer(task_model, optimizer, mesh),
+        initializer(learner, optimizer, mesh),
         Program(
             make_shared_train_step(
                 objective,
@@ -96,17 +159,111 @@ def make_programs(
                 mesh,
                 shardings,
                 clip_norm=config.optimizer.clip_norm,
-                micro_batches=config.micro_batches,
+                micro_batches=micro_batches,
                 by_epoch=config.gradual_unfreezing,
                 frozen=frozen,
             ),
             frozen,
             step_options(config.compute, mesh),
         ),
-        Program(make_forward_step(functools.partial(predictions, task_model), mesh, shardings.params)),
+        Program(make_forward_step(functools.partial(predictions, task_model), mesh, model_shardings(task_model, mesh))),
         longest_row,
         None if teacher is None else teacher.fingerprint,
+        loss,
+        adapters,
+        *(base or (None,)),
+        unchanged,
     )
+
+
+def task_loss(options: TaskLossConfig, head: HeadConfig, train: Features) -> TaskLoss:
+    """Return the loss with a weight for each class, those of `balanced` from the labels of the training examples.
+
+    Raises:
+      UserError: a weight is for a class that there is not.
+    """
+    weights = ()
+    if options.class_weights == (BALANCED,):
+        weights = tuple(balanced_weights(head, np.asarray(train.labels)).tolist())
+    elif given := options.weights():
+        if unknown := next((name for name in given if name not in head.labels), None):
+            close = difflib.get_close_matches(unknown, head.labels, n=1)
+            raise UserError(
+                f"loss.class_weights has {unknown!r:.60}, but the classes are {', '.join(head.labels):.200}"
+                + (f"; perhaps {close[0]!r} is meant" if close else "")
+            )
+        weights = tuple(given.get(label, 1.0) for label in head.labels)
+    return TaskLoss(weights, options.label_smoothing, options.focal_gamma)
+
+
+def balanced_weights(head: HeadConfig, labels: np.ndarray) -> np.ndarray:
+    """Return the weights by which all C classes count the same, float64 [C]; scikit-learn's `balanced`.
+
+    With several labels per text it is, for each class, the number of texts without it by that of texts with it.
+
+    Args:
+      labels: of the training examples, as in `Features`; a class without any has the weight 1.
+    """
+    if head.kind == "multilabel":
+        count = labels.sum(axis=0, dtype=np.float64)
+        return np.where(count > 0, (len(labels) - count) / np.maximum(count, 1), 1.0)
+    count = np.bincount(labels, minlength=len(head.labels))
+    return np.where(count > 0, len(labels) / (len(head.labels) * np.maximum(count, 1)), 1.0)
+
+
+def _frozen(
+    config: FinetuneConfig, model: EncoderConfig, parameters: ParameterTable, stored: StoredModel | None
+) -> FrozenParts:
+    """Return what `config.freeze` means; UserError if some of it would stay random.
+
+    `stored`: the model that all of `parameters` which are not random come from; None: this is not to be checked.
+    """
+    frozen, given = frozen_parts(config.freeze, model.num_layers, parameters), f"freeze={','.join(config.freeze)}"
+    for path in frozen:
+        if stored is not None and path not in stored.arrays:
+            raise UserError(
+                f"{given}: {stored.path} has no {path}, which would stay random; leave out {parameters[path].part}"
+            )
+    if frozen and (count := config.reinitialize_layers):
+        top = f"layers.{model.num_layers - count}-{model.num_layers - 1}"
+        parts = [top, *(part for part in ("pooler",) if f"{part}/kernel" in parameters)]
+        fresh = frozen_parts(parts, model.num_layers, parameters)
+        if any(np.any(frozen[path] & where) for path, where in fresh.items() if path in frozen):
+            raise UserError(
+                f"{given} would leave random what reinitialize_layers={count} makes random; freeze lower layers, and "
+                "not the pooler, or leave one of them out"
+            )
+    return frozen
+
+
+def _base(model: BertForTask, stored: StoredModel | None, mesh: Mesh) -> Params:
+    """Return the encoder of `stored` on the devices or, without a model, a description of it."""
+    if stored is not None:
+        return place(stored.without(*PARTS), mesh)
+    there = {path: entry for path, entry in model.parameters.items() if entry.part in ENCODER_PARTS}
+    where = sharding.shardings(mesh, unflatten_dict(there, sep="/"))
+    return jax.tree.map(
+        lambda entry, where: jax.ShapeDtypeStruct(entry.shape, jnp.float32, sharding=where),
+        unflatten_dict(there, sep="/"),
+        where,
+    )
+
+
+def model_shardings(model: BertForTask, mesh: Mesh) -> Params:
+    """Return the sharding of each parameter of the model."""
+    return sharding.shardings(mesh, unflatten_dict(dict(model.parameters), sep="/"))
+
+
+def _of_what_learns(
+    objective: Objective, learner: Model, adapters: Adapters | None, frozen: FrozenParts
+) -> ReparametrizedObjective:
+    """Return the objective as one of the parameters that learn, with the encoder that is adapted, if it is, frozen."""
+
+    def whole(params: Params, *base: Params) -> Params:
+        params = stopped(frozen, params)
+        return params if adapters is None else adapters.whole(params, *base)
+
+    return ReparametrizedObjective(objective, learner, whole, 0 if adapters is None else 1)
 
 
 def check_layers(config: FinetuneConfig, model: EncoderConfig) -> None:
@@ -125,13 +282,12 @@ def check_layers(config: FinetuneConfig, model: EncoderConfig) -> None:
     _by_depth(config, model.num_layers, bert_parameters(model, ()))  # which raises
 
 
-def _optimizer(config: FinetuneConfig, model: BertForTask) -> Holding:
-    """Return the direction of an update, with what the options do to some layers alone."""
-    parameters = model.parameters
+def _optimizer(config: FinetuneConfig, model: BertForTask, parameters: ParameterTable, frozen: FrozenParts) -> Holding:
+    """Return the direction of an update of `parameters`, with what the options do to some layers alone."""
     parts = [make_optimizer(config.optimizer, parameters), *_by_depth(config, model.config.num_layers, parameters)]
     if model.head.features and not model.head.train_encoder:
         parts.append(frozen_encoder(parameters))
-    return chained(*parts)
+    return leaving(chained(*parts), frozen) if frozen else chained(*parts)
 
 
 def _by_depth(
@@ -150,7 +306,8 @@ def _resolved(config: FinetuneConfig, model: EncoderConfig, head: HeadConfig, me
     """Return the options of the computation with the policy that compute.remat=auto leaves to the memory."""
     batch_size = max(config.grid_batch_sizes) if config.grid else config.batch_size
     length, parts = config.max_length, sharding.batch_parts(mesh)
-    rows = max(1, batch_size // (parts * config.micro_batches))
+    texts = 2 if head.kind == "vectors" else 1  # of an example, at least
+    rows = max(1, texts * batch_size // (parts * config.micro_batches))
     load = Load(
         memory_bytes=from_first(hardware(list(mesh.devices.flat)).memory_bytes),
         moments=config.optimizer.moments,
@@ -176,7 +333,7 @@ def first_state(
     state = created(programs.fresh_state, seed)
     if config.random_weights:
         return state, None
-    params, report = initialize(stored, programs.model.parameters, stored.need_tokenizer(), state.params)
+    params, report = initialize(stored, programs.learner.parameters, stored.need_tokenizer(), state.params)
     if config.reinitialize_layers:
         kept = programs.model.config.num_layers - config.reinitialize_layers
         params = with_fresh_layers(params, state.params, kept, programs.model.parameters)
@@ -209,9 +366,13 @@ def fitting_head(stored: StoredModel, head: HeadConfig) -> tuple[StoredModel, st
     have, want = ((h.kind, h.classes, h.crf, h.features, h.lstm_size if h.features else 0) for h in (stored.head, head))
     if have == want:
         return stored, f"the {head.kind} head of {stored.path} fits this task and is kept"
+    needed = (
+        "none: the encoder is taken"
+        if head.kind == "vectors"
+        else f"{_described(head)}: the encoder is taken, the head starts fresh"
+    )
     return dataclasses.replace(stored.without(*TASK_PARTS), head=None), (
-        f"{stored.path} has a head for {_described(stored.head)}, this task needs {_described(head)}: the encoder is "
-        "taken, the head starts fresh"
+        f"{stored.path} has a head for {_described(stored.head)}, this task needs {needed}"
     )
 
 
@@ -241,7 +402,7 @@ def predict_logits(
       rates: paused while it is compiled.
 
     Returns:
-      classification [C]; regression []; choice [K]; span [L, 2]; tagging [L, C].
+      classification and multilabel [C]; regression []; choice [K]; span [L, 2]; tagging [L, C]; vectors [K, H].
 
     Raises:
       Stopped: raised by `signals` before one of the batches.
@@ -275,6 +436,8 @@ def predict_logits(
 def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[np.ndarray]:
     """Return the scores of an ensemble: log of the mean probability of a class or candidate; for others the mean score.
 
+    Where a text may have several labels, it is the logit of the mean probability of each.
+
     Span scores are averaged, not probabilities: scores are comparable across the windows of a question, and the
     threshold was tuned on them. For a CRF, whose scores are those of the best path, each word gets the fraction of the
     models that vote for a label.
@@ -283,6 +446,10 @@ def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[n
         return predictions[0]
     if head.kind in ("regression", "span") or head.crf:
         return [np.mean(rows, axis=0) for rows in zip(*predictions, strict=True)]
+    if head.kind == "multilabel":  # log of the sum of p, less that of 1 - p
+        rows = np.asarray(predictions)
+        present, absent = (np.logaddexp.reduce(-np.logaddexp(0, sign * rows), axis=0) for sign in (-1, 1))
+        return list(present - absent)
     members = [
         [row - np.logaddexp.reduce(row, axis=-1, keepdims=True) for row in rows]
         for rows in zip(*predictions, strict=True)

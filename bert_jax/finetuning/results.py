@@ -1,9 +1,11 @@
-"""Results of fine-tuning: results.json from the records of finished runs, and one table over tasks.
+"""Results of fine-tuning: results.json from the records of finished runs, a page on a classifier, a table over tasks.
 
-results.json has the mean and deviation over seeds, and the chosen run with the reason for its choice. The table shows
+results.json has the mean and deviation over seeds, and the chosen run with the reason for its choice. The page tells
+class by class what a classifier confuses, how far its confidence can be trusted, and its worst errors. The table shows
 the results of each directory next to the paper's published figures.
 """
 
+import html
 import json
 import math
 import os
@@ -11,6 +13,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from etils import epath
 from rich.console import Console
 from rich.table import Table
@@ -18,13 +21,26 @@ from rich.table import Table
 from bert_jax.checkpoints.workdir import read_json
 from bert_jax.config.commands import ResultsConfig
 from bert_jax.config.finetuning import RESULTS, FinetuneConfig
-from bert_jax.config.options import metric_scale, to_dict
+from bert_jax.config.options import is_of_class, metric_scale, to_dict
 from bert_jax.devices.hosts import commit, versions
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_atomically
+from bert_jax.tasks.sentences import (
+    BINS,
+    SentenceFeatures,
+    Sentences,
+    answered,
+    best_temperature,
+    by_class,
+    calibration_error,
+    in_bins,
+    softened,
+)
 from bert_jax.training.trackers import screen
 
 FIELDS = {"run": str, "setting": str, "seed": int, "step": int, "metrics": dict, "hyperparameters": dict, "keep": str}
+YOUNGER = ("macro_f1", "balanced_accuracy")
+"""Metrics of the task text that the records of 0.1.0 lack."""
 
 
 def finished_runs(runs: epath.Path, metric: str) -> list[dict[str, Any]]:
@@ -38,7 +54,7 @@ def finished_runs(runs: epath.Path, metric: str) -> list[dict[str, Any]]:
     names = sorted(place.name for place in runs.iterdir())
     records = [_read_record(runs / name / RESULTS) for name in names if (runs / name / RESULTS).exists()]
     measured = sorted(set().union(*(record["metrics"] for record in records)))
-    for name in (metric, *measured):
+    for name in (metric, *(each for each in measured if each not in YOUNGER)):
         for record in records:
             if name not in record["metrics"]:
                 raise _damaged(runs / record["run"] / RESULTS, f"has no {name!r:.60} among its metrics")
@@ -72,7 +88,7 @@ def _damaged(file: epath.Path, why: str) -> UserError:
 def earlier_predictions(file: epath.Path) -> dict[str, Any] | None:
     """Return which predictions the results.json of an earlier command records; None if it is absent or unusable.
 
-    These are `run` and `metrics` of the model, and `tests` and `predictions`, which `summary` got as facts.
+    These are `run` and `metrics` of the model, and `tests`, `report` and `predictions`, which `summary` got as facts.
     """
     try:
         before = read_json(file)
@@ -82,6 +98,7 @@ def earlier_predictions(file: epath.Path) -> dict[str, Any] | None:
             "tests": {
                 name: {key: float(value) for key, value in test.items()} for name, test in before["tests"].items()
             },
+            "report": dict(before.get("report", {})),
             "predictions": {
                 "test_fingerprint": before["predictions"]["test_fingerprint"],
                 "files": list(map(os.fspath, before["predictions"]["files"])),
@@ -129,6 +146,8 @@ def summary(
     ]
     runs = f"{len(records)} run" + "s" * (len(records) > 1)
     weights = "after the last epoch" if config.select == "last" else "after the best epoch on dev"
+    if config.select == "best" and config.evaluate_every_steps:
+        weights = "of the best evaluation on dev"
     by = f"highest {metric} on dev of {runs}"
     if chosen.get("folds"):
         by = f"highest {metric} among the {chosen['folds']} folds whose mean is the highest of {runs}"
@@ -139,6 +158,7 @@ def summary(
         "hyperparameters": chosen["hyperparameters"],
         "seed": chosen["seed"],
         "collapsed": chosen["collapsed"],
+        "stopped_early": chosen.get("stopped_early", False),
         "chosen": {"run": chosen["run"], "by": f"{by}, weights {weights}"},
         "init_from": config.init_from,
         "random_weights": config.random_weights,
@@ -153,7 +173,8 @@ def summary(
 
 def _setting(name: str, records: list[dict[str, Any]], metric: str) -> dict[str, Any]:
     """Summarize the runs of one setting: mean, sample standard deviation (None for one run), best."""
-    values = {key: [record["metrics"][key] for record in records] for key in records[0]["metrics"]}
+    shared = [key for key in records[0]["metrics"] if all(key in record["metrics"] for record in records)]
+    values = {key: [record["metrics"][key] for record in records] for key in shared}
     return {
         "setting": name,
         "runs": len(records),
@@ -171,7 +192,8 @@ def show(results: dict[str, Any]) -> None:
     """Print the settings, best first, the chosen run, and the runs that collapsed."""
     folds = results["runs"][0].get("folds")
     table = Table(title=f"{results['task']} on " + (f"{folds} folds" if folds else "dev"))
-    metrics = list(results["metrics"])
+    means = [setting["mean"] for setting in results["settings"]]
+    metrics = [name for name in results["metrics"] if not is_of_class(name) and all(name in mean for mean in means)]
     for column in ("setting", "runs", *metrics):
         table.add_column(column, justify="left" if column == "setting" else "right", no_wrap=column == "setting")
     for setting in results["settings"]:
@@ -199,7 +221,149 @@ def figure(setting: dict[str, Any], metric: str) -> str:
 
 
 def _line(metrics: dict[str, float]) -> str:
-    return ", ".join(f"{name} {metric_scale(name) * value:.2f}" for name, value in metrics.items())
+    shown = {name: value for name, value in metrics.items() if not is_of_class(name)}
+    return ", ".join(f"{name} {metric_scale(name) * value:.2f}" for name, value in shown.items())
+
+
+WORST, LONGEST, MOST_CLASSES = 50, 1_000, 30
+"""Errors on the page of a classifier, letters of a text there, and classes up to which it has a matrix."""
+PAGE_NAME = "report.html"
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title><style>
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1100px; padding: 0 1.5em; color: #222; }}
+h1 {{ font-size: 1.5em; overflow-wrap: anywhere; }} h2 {{ font-size: 1.2em; margin: 2em 0 .5em; }}
+.scroll {{ overflow-x: auto; }} table {{ border-collapse: collapse; }} svg {{ max-width: 100%; }}
+th, td {{ text-align: left; padding: .25em .8em .25em 0; border-bottom: 1px solid #e6e6e6; vertical-align: top; }}
+td {{ max-width: 40em; overflow-wrap: anywhere; white-space: pre-wrap; }} p {{ color: #666; max-width: 50em; }}
+</style></head>
+<body><h1>{title}</h1>
+<h2>Classes</h2>{classes}
+<h2>Confusions</h2>{confusions}
+<h2>Confidence</h2>{confidence}
+<h2>Errors of which the model was surest</h2>{errors}
+</body></html>
+"""
+
+
+def class_report(examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Return figures of a classifier of texts on a split that has answers.
+
+    They are precision, recall, F1 and support of each class and, if a text has one of them, the expected calibration
+    error before and after the temperature that is best for this split.
+    """
+    answers, found = answered(examples, features, logits)
+    if examples.several:
+        return {"classes": dict(zip(examples.labels, by_class(answers, found), strict=True))}
+    names, scores = np.array(examples.labels), np.array(logits)
+    assert examples.answers is not None  # or there would be none to compare with
+    temperature, right = best_temperature(scores, examples.answers), answers == found
+    errors = [calibration_error(_confidences(scores, each), right) for each in (1.0, temperature)]
+    cells = by_class(answers[:, None] == names, found[:, None] == names)
+    return {
+        "classes": dict(zip(examples.labels, cells, strict=True)),
+        "temperature": temperature,
+        "calibration_error": errors[0],
+        "calibration_error_at_temperature": errors[1],
+    }
+
+
+def _confidences(scores: np.ndarray, temperature: float) -> np.ndarray:
+    return np.exp(softened(scores, temperature).max(axis=1))
+
+
+def class_page(title: str, examples: Sentences, logits: Sequence[np.ndarray], report: dict[str, Any]) -> str:
+    """Return a page on a classifier that needs no other file and runs nothing; `report` is that of `class_report`.
+
+    It has the figures of the classes, their confusions, a diagram of confidence and accuracy, and the worst errors.
+    """
+    scores, answers = np.array(logits), np.asarray(examples.answers)
+    found, confidences = scores.argmax(axis=1), _confidences(scores, 1.0)
+    right = found == answers
+    figures = [
+        [name, *(f"{100 * each[key]:.1f}" for key in ("precision", "recall", "f1")), f"{each['support']:,}"]
+        for name, each in report["classes"].items()
+    ]
+    before, after = report["calibration_error"], report["calibration_error_at_temperature"]
+    told = (
+        f"{right.sum():,} of {len(right):,} answers are right. The expected calibration error (ECE, {BINS} bins) is "
+        f"{100 * before:.2f} %; with the logits divided by the temperature {report['temperature']:.3f}, the best on "
+        f"these examples, it is {100 * after:.2f} %. Bars: accuracy of the answers in a bin of confidence, with their "
+        "number; points: the same at that temperature; on the line confidence and accuracy are equal."
+    )
+    softer = in_bins(_confidences(scores, report["temperature"]), right)
+    return PAGE.format(
+        title=html.escape(title),
+        classes=_table(["class", "precision %", "recall %", "F1 %", "examples"], figures),
+        confusions=_confusions(examples.labels, answers, found),
+        confidence=f"<p>{html.escape(told)}</p>{_diagram(in_bins(confidences, right), softer)}",
+        errors=_errors(examples, answers, found, np.where(right, -1.0, confidences)),
+    )
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+    return (
+        f'<div class="scroll"><table><tr>{"".join(f"<th>{html.escape(cell)}</th>" for cell in head)}</tr>\n'
+        + "".join(f"<tr>{row}</tr>\n" for row in cells)
+        + "</table></div>"
+    )
+
+
+def _confusions(labels: Sequence[str], answers: np.ndarray, found: np.ndarray) -> str:
+    """Return a row for each class, with how often each was predicted; of many classes, the most frequent confusions."""
+    counts = np.zeros((len(labels), len(labels)), int)
+    np.add.at(counts, (answers, found), 1)
+    if len(labels) <= MOST_CLASSES:
+        rows = [[name, *map(str, row)] for name, row in zip(labels, counts, strict=True)]
+        return _table(["answer ↓, predicted →", *labels], rows)
+    np.fill_diagonal(counts, 0)
+    most = np.argsort(-counts, axis=None, kind="stable")[:WORST]
+    pairs = [(*np.unravel_index(place, counts.shape), counts.flat[place]) for place in most]
+    rows = [[labels[answer], labels[wrong], str(count)] for answer, wrong, count in pairs if count]
+    return _table(["answer", "predicted", "examples"], rows)
+
+
+def _errors(examples: Sentences, answers: np.ndarray, found: np.ndarray, surest: np.ndarray) -> str:
+    """Return the wrong predictions with the highest confidence; `surest` float [E] is below 0 for right ones."""
+    rows = []
+    for place in [place for place in np.argsort(-surest, kind="stable")[:WORST] if surest[place] >= 0]:
+        text = "\n".join(each[place] for each in (examples.first, examples.second) if each is not None)
+        shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+        names = examples.labels[answers[place]], examples.labels[found[place]]
+        rows.append([examples.index[place], *names, f"{100 * surest[place]:.1f}", shown])
+    return _table(["index", "answer", "predicted", "confidence %", "text"], rows) if rows else "<p>There are none.</p>"
+
+
+def _diagram(bins: list[tuple[int, float, float]], softer: list[tuple[int, float, float]]) -> str:
+    """Return a reliability diagram as SVG: bars of accuracy by confidence, and points at the best temperature."""
+    size, edge = 400, 40
+    at = lambda share: edge + share * size
+    down = lambda share: edge + (1 - share) * size
+    width = size / len(bins)
+    parts = [
+        f'<rect x="{edge}" y="{edge}" width="{size}" height="{size}" fill="none" stroke="#999"/>',
+        f'<line x1="{at(0)}" y1="{down(0)}" x2="{at(1)}" y2="{down(1)}" stroke="#999" stroke-dasharray="4"/>',
+    ]
+    for number, (count, _, accuracy) in enumerate(bins):
+        if count:
+            left, top = edge + number * width, down(accuracy)
+            parts += [
+                f'<rect x="{left + 1:.1f}" y="{top:.1f}" width="{width - 2:.1f}" height="{down(0) - top:.1f}" '
+                'fill="#3b6fb6" fill-opacity="0.7"/>',
+                f'<text x="{left + width / 2:.1f}" y="{top - 3:.1f}" font-size="9" text-anchor="middle">{count}</text>',
+            ]
+    points = [(at(mean), down(accuracy)) for count, mean, accuracy in softer if count]
+    parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="#d1495b"/>' for x, y in points]
+    for share in (0, 0.5, 1):
+        parts += [
+            f'<text x="{at(share)}" y="{down(0) + 16}" font-size="11" text-anchor="middle">{share:g}</text>',
+            f'<text x="{edge - 6}" y="{down(share) + 4}" font-size="11" text-anchor="end">{share:g}</text>',
+        ]
+    parts.append(f'<text x="{at(0.5)}" y="{down(0) + 32}" font-size="12" text-anchor="middle">confidence</text>')
+    whole = size + 2 * edge
+    return f'<svg width="{whole}" viewBox="0 0 {whole} {whole}" role="img">{"".join(parts)}</svg>'
 
 
 METRICS = {
@@ -218,8 +382,17 @@ METRICS = {
     "ner": ("f1",),
     "race": ("accuracy",),
     "choice": ("accuracy",),
-    "text": ("accuracy", "pearson"),
+    "text": ("accuracy", "micro_f1", "pearson"),
+    "vectors": ("spearman", "mrr@10"),
     "ax": ("matthews",),
+    "boolq": ("accuracy",),
+    "cb": ("macro_f1", "accuracy"),
+    "copa": ("accuracy",),
+    "multirc": ("f1a", "exact_match"),
+    "record": ("f1", "exact_match"),
+    "superglue_rte": ("accuracy",),
+    "wic": ("accuracy",),
+    "wsc": ("accuracy",),
 }
 """Metrics in a cell, as far as they were measured, and the order of the columns; for GLUE as in the paper's table 1."""
 

@@ -6,6 +6,7 @@ The directory has one owner, the same settings for all its runs, and the chosen 
     DIR/runs/NAME/checkpoints   the weights of a finished run that count
     DIR/runs/NAME/results.json  written last: the run is finished
     DIR/checkpoints             weights of the chosen run, for `bert_jax.load(DIR)`
+    DIR/adapter                 with LoRA, what it learned, for PEFT
     DIR/results.json, predictions/SPLIT/
 
 The weights that count are the best on dev, or the last (`select`). config.json, every checkpoint and results.json
@@ -26,28 +27,40 @@ import jax
 import numpy as np
 from absl import logging
 from etils import epath
+from flax.traverse_util import unflatten_dict
 from jax.sharding import Mesh
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import check_origin, read_record
 from bert_jax.checkpoints.workdir import WorkDirectory, id_below
 from bert_jax.config import CheckpointConfig
-from bert_jax.config.finetuning import FinetuneConfig, SentenceOptions
-from bert_jax.config.options import to_dict
+from bert_jax.config.finetuning import SHARE_ROWS, FinetuneConfig, VectorOptions
+from bert_jax.config.options import is_of_class, to_dict
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.pipeline import ahead
-from bert_jax.data.sequences import Batch, Features, SharedRowBatches, TrainingBatches
+from bert_jax.data.sequences import (
+    Batch,
+    Features,
+    SharedRowBatches,
+    SharedTextBatches,
+    TextBatches,
+    TextFeatures,
+    TrainingBatches,
+)
 from bert_jax.devices import sharding
 from bert_jax.devices.hardware import memory_advice
 from bert_jax.devices.hosts import from_first
+from bert_jax.devices.placement import placed
 from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.errors import UserError
 from bert_jax.files import read_bytes, write_atomically
+from bert_jax.finetuning.lora import Adapters
 from bert_jax.finetuning.plan import Run, collapsed, ignores_input, learning_rates
 from bert_jax.finetuning.programs import Programs, first_state, predict_logits
 from bert_jax.finetuning.results import best, finished_runs, validation
 from bert_jax.formats.opening import place
-from bert_jax.formats.own import open_checkpoint
+from bert_jax.formats.own import ADAPTERS, open_adapters, open_checkpoint
+from bert_jax.formats.peft import write_adapter
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import LABELS
@@ -95,10 +108,8 @@ def evaluate(tuning: Tuning, params: Any, signals: StopSignals, rates: Rates) ->
     for name, split in data.evaluations.items():
         logits = tuning.logits(params, split.features, signals, rates)
         prefix = name.removeprefix("dev").removeprefix("_")
-        results |= {
-            f"{prefix}_{key}" if prefix else key: float(value)
-            for key, value in data.family.score(split.examples, split.features, logits).items()
-        }
+        scores = data.scores(split, split.features, logits)
+        results |= {f"{prefix}_{key}" if prefix else key: value for key, value in scores.items()}
         if name == "dev":
             ignored = ignores_input(data.head, split.features, logits, results)
     return results, ignored
@@ -121,7 +132,7 @@ def with_packing(
     if recorded and config.bucket_window is None:
         config = dataclasses.replace(config, bucket_window=recorded["bucket_window"])
     packing = config.packing
-    if packing == "auto" and config.task not in SentenceOptions.chosen_for:
+    if packing == "auto" and (config.task not in SHARE_ROWS or features.in_windows):
         packing = "off"
     if packing == "auto":
         shared, own = (
@@ -143,28 +154,35 @@ def training_batches(
 ) -> TrainingBatches:
     """Return the batches of a run, in rows of their own or in shared ones; `with_packing` has decided which."""
     multiple = sharding.batch_parts(programs.mesh) * config.micro_batches
-    if config.packing == "on":
-        make = functools.partial(SharedRowBatches, features, batch_size, programs.longest_row)
+    shared = config.packing == "on"
+    if isinstance(features, TextFeatures):
+        kind = SharedTextBatches if shared else TextBatches
     else:
-        make = functools.partial(TrainingBatches, features, batch_size)
+        kind = SharedRowBatches if shared else TrainingBatches
+    make = functools.partial(kind, features, batch_size, *((programs.longest_row,) if shared else ()))
     assert config.bucket_window is not None, "with_packing comes first"
     return make(window=config.bucket_window, seed=seed, multiple=multiple)
 
 
 def placed_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
     """Return the batch on the devices, to which each host contributes its rows."""
-    rows = len(batch["input_ids"])
-    mine = sharding.host_rows(mesh, rows)
-    return sharding.to_global(mesh, {name: values[mine] for name, values in batch.items()}, rows)
+    placed = {}
+    for rows in sorted({len(values) for values in batch.values()}):  # of texts, and of examples of several texts
+        mine = sharding.host_rows(mesh, rows)
+        own = {name: values[mine] for name, values in batch.items() if len(values) == rows}
+        placed |= sharding.to_global(mesh, own, rows)
+    return placed
 
 
 def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Run | None = None) -> dict[str, Any]:
     """Return what config.json and every checkpoint record; for a run, with its own hyper-parameters."""
     if run is not None:
         config = run.of(config)
+    vectors = isinstance(config.options, VectorOptions)
     return {
         "model": to_dict(programs.model.config),
-        "head": to_dict(programs.model.head),
+        "head": None if vectors else to_dict(programs.model.head),
+        **({"embedding": to_dict(programs.model.embedding)} if vectors else {}),
         "compute": to_dict(config.compute),
         "finetune": to_dict(config),
         "pairs": data.pairs,
@@ -176,22 +194,29 @@ class TaskSteps:
     """The steps of a run: the work of batches that differ in length, and sums that the record of the run needs.
 
     Args:
-      total: last step of the run.
-      tail: number of last steps whose losses are averaged.
+      total: last step of the run, if nothing ends it earlier.
+      tail: number of the last steps of an epoch whose losses are averaged.
       flops_of: returns the operations of a step on texts of some lengths.
       totals: sums over the steps before an interruption, from the state's checkpoint; a log in a bucket may lag behind.
+      epoch: number of steps of an epoch; None: all steps are one.
     """
 
     def __init__(
-        self, total: int, tail: int, flops_of: Callable[[np.ndarray], float], totals: dict[str, Any] | None = None
+        self,
+        total: int,
+        tail: int,
+        flops_of: Callable[[np.ndarray], float],
+        totals: dict[str, Any] | None = None,
+        epoch: int | None = None,
     ):
-        self._total, self._tail, self._flops_of = total, tail, flops_of
+        self.total, self._flops_of, self._epoch = total, flops_of, epoch or total
+        self._before_tail = self._epoch - tail
         self.totals: dict[str, Any] = {"loss": 0.0, "steps": 0, "skipped": 0} | (totals or {})
         self._steps = self._places = 0
 
     @property
     def tail_loss(self) -> float:
-        """Mean over the steps of the tail whose loss is finite; NaN if there are none.
+        """Mean over the steps of the newest tail with a finite loss, or over all steps before the first; NaN if none.
 
         With a teacher it is that of the labels alone.
         """
@@ -212,13 +237,21 @@ class TaskSteps:
         """Add the metrics of the update to `step` to the sums."""
         self.totals["skipped"] += int(values["skipped"])
         loss = values.get(LABELS.loss, values["loss"])
-        if step > self._total - self._tail and math.isfinite(loss):
+        place = (step - 1) % self._epoch
+        if place == self._before_tail:
+            self.totals |= {"loss": 0.0, "steps": 0}
+        if (place >= self._before_tail or step <= self._epoch) and math.isfinite(loss):
             self.totals["loss"] += float(loss)
             self.totals["steps"] += 1
 
     def left(self, step: int) -> float:
         """Return the places of the later steps, taken to be as long as those before them."""
-        return self._places / self._steps * (self._total - step)
+        return self._places / self._steps * (self.total - step)
+
+    def epoch_of(self, step: int) -> int | float:
+        """Return how many epochs `step` steps are, a whole number where one ends."""
+        whole, rest = divmod(step, self._epoch)
+        return round(step / self._epoch, 4) if rest else whole
 
 
 def run_record(
@@ -232,11 +265,14 @@ def run_record(
         "seed": run.seed,
         **({"fold": run.fold, "folds": run.folds} if run.fold else {}),
         "metrics": dev[counted]["metrics"],
-        "collapsed": collapsed(data.head, data.train.features, dev[counted]["ignored"], loss, skipped),
+        "collapsed": collapsed(
+            data.head, data.train.features, dev[counted]["ignored"], loss, skipped, tuning.programs.loss
+        ),
         "step": counted,
         "steps": max(dev),
+        "stopped_early": max(dev) < steps.total,
         "training_loss": loss if np.isfinite(loss) else None,
-        "epochs": [{"epoch": epoch, **dev[step]["metrics"]} for epoch, step in enumerate(sorted(dev), 1)],
+        "epochs": [{"epoch": steps.epoch_of(step), **dev[step]["metrics"]} for step in sorted(dev)],
         "keep": tuning.config.keep,
         "hyperparameters": _hyperparameters(run, tuning.config, tuning.programs.model),
     }
@@ -260,11 +296,21 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
         "crf": model.head.crf,
         "features": model.head.features,
         "train_encoder": model.head.train_encoder,
+        "freeze": list(config.freeze),
+        "lora": to_dict(config.lora),
         "dtype": str(model.encoder.dtype),
         "max_length": config.max_length,
         "bucket_window": config.bucket_window,
         "select": config.select,
+        "patience": config.patience,
+        "loss": to_dict(config.loss),
     }
+
+
+def exhausted(dev: Mapping[int, Mapping[str, Any]], main: str, patience: int) -> bool:
+    """Return whether the newest `patience` evaluations, by step, are no better than one before them; 0: never."""
+    scores = [dev[step]["metrics"][main] for step in sorted(dev)]
+    return 0 < patience < len(scores) and not max(scores[-patience:]) > max(scores[:-patience])
 
 
 SCORES = "scores.npy"
@@ -309,18 +355,37 @@ def publish(workdir: WorkDirectory, record: dict[str, Any], mesh: Mesh) -> dict[
         raise UserError(
             f"the weights of the best run are gone from {directory}; remove that directory to train it again"
         )
-    stored = open_checkpoint(directory)
+    stored, adapters = open_checkpoint(directory), open_adapters(directory)
     params = place(stored, mesh)
+    state: dict[str, Any] = {"params": params}
+    if adapters:
+        alike = sharding.replicated(mesh)
+        copies = {path: placed(array.shape, alike, array.read) for path, array in adapters.items()}
+        state[ADAPTERS] = unflatten_dict(copies, sep="/")
     remove(workdir.checkpoints)
     with Checkpoints(workdir.checkpoints, LATEST, run_id=workdir.run_id) as checkpoints:
         checkpoints.save(
             record["step"],
-            {"params": params},
+            state,
             position={"step": record["step"]},
             config=stored.history["config"],
             metrics=record["metrics"],
         )
     return params
+
+
+def publish_adapter(workdir: WorkDirectory, adapters: Adapters, base: str) -> None:
+    """Write what the published model has learned with LoRA to DIR/adapter, or say why it cannot be written."""
+    if jax.process_index() != 0:
+        return
+    learned = {
+        path: array.read((slice(None),) * len(array.shape)) for path, array in open_adapters(workdir.path).items()
+    }
+    stored = open_checkpoint(workdir.path)
+    try:
+        write_adapter(workdir.path / "adapter", stored, learned, adapters.parameters, scale=adapters.scale, base=base)
+    except UserError as error:
+        say(f"no adapter/ was written: {error}")
 
 
 def remove(directory: epath.Path) -> None:
@@ -382,7 +447,9 @@ STATES = CheckpointConfig(keep_last=2, keep_best=0)
 
 
 class RunTask:
-    """A run of fine-tuning, for `train`: an evaluation after each epoch.
+    """A run of fine-tuning, for `train`: an evaluation after each epoch, and between those if an option says so.
+
+    Without patience, `end` is the last step of the last epoch; a run whose patience is exhausted ends where it is.
 
     Args:
       weights: where the weights that count are saved.
@@ -407,17 +474,20 @@ class RunTask:
         self._weights, self._dev, self._recorded = weights, dev, settings(config, programs, tuning.data, run)
         self._epoch = batches.steps_per_epoch
         self.program: Program = programs.train_step
-        self.end: int = run.epochs * self._epoch
-        # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
+        self._total = run.epochs * self._epoch
+        self._main, patience = tuning.data.main_metric, config.patience
+        # What was recorded before an interruption decides again, so the run ends where it would have ended.
+        self.end: int = begin if exhausted(dev, self._main, patience) else self._total
+        # The second half of an epoch: a run of one epoch begins with losses of a model that knows nothing.
         tail, flops_of = max(1, self._epoch // 2), flops_of_texts(programs.model, config.max_length)
-        self.steps: TaskSteps = TaskSteps(self.end, tail, flops_of, position.get("totals"))
+        self.steps: TaskSteps = TaskSteps(self._total, tail, flops_of, position.get("totals"), self._epoch)
         self.reporter: Reporter = Reporter(
             opened.metrics,
             Rates(_peak_flops(programs), wall_time=opened.wall_time),
             HostTimes(opened.events),
             self.steps,
             every=config.log_every_steps,
-            total=self.end,
+            total=self._total,
             every_step=False,  # what guards the state is the skipped update
         )
         self.replicas: Replicas = Replicas(state_shardings(programs.abstract), programs.mesh, opened.events)
@@ -440,7 +510,7 @@ class RunTask:
         """
         config, mesh, batches = self._tuning.config, self._tuning.programs.mesh, self._batches
         dropout_seed = sharding.on_every_device(mesh, np.uint32(self._run.seed))
-        rates = learning_rates(self._run, config.schedule, config.warmup_share, self.end)
+        rates = learning_rates(self._run, config.schedule, config.warmup_share, self._total)
 
         def made(number: int) -> Input:
             step = begin + number
@@ -454,22 +524,35 @@ class RunTask:
         return ahead(made, self.end - begin, AHEAD)
 
     def after_step(self, step: int, state: TrainState) -> None:
-        """Save the state after `step` where that is due; after an epoch, evaluate it and save what was found.
+        """Save the state after `step` where that is due; evaluate it where that is due, and save what was found.
 
         Raises:
           Stopped: a signal ended the evaluation.
         """
         if step > self._begin and due(step, self._tuning.config.save_every_steps):
             self._saver.save(step, state)
-        if step and step % self._epoch == 0 and step not in self._dev:
+        often = self._tuning.config.evaluate_every_steps
+        if step and (step % self._epoch == 0 or often and step % often == 0) and step not in self._dev:
             self.reporter.finish()
             self._evaluate(step, state.params)
             self._saver.save(step, state)
+            self._end_if_exhausted(step)
+
+    def _end_if_exhausted(self, step: int) -> None:
+        """Make `step` the last one if as many evaluations as the options allow have brought nothing better."""
+        patience = self._tuning.config.patience
+        if step < self.end and exhausted(self._dev, self._main, patience):
+            self.end = step
+            say(
+                f"{self._run.name} ends at step {step:,} of {self._total:,}: {patience} "
+                f"evaluation{'s' * (patience > 1)} in a row brought no better {self._main} on dev"
+            )
 
     def _evaluate(self, step: int, params: Any) -> None:
         """Evaluate the parameters after `step` steps on dev, and save them if they are the ones that count so far."""
         tuning, opened, rates = self._tuning, self._opened, self.reporter.rates
-        main, signals = tuning.data.main_metric, opened.signals
+        learned, params = params, tuning.programs.whole(params)
+        main, signals = self._main, opened.signals
         with rates.paused("evaluation"), opened.events.timed("evaluated", step) as details:
             scores, ignored = evaluate(tuning, params, signals, rates)
             details |= scores
@@ -480,10 +563,13 @@ class RunTask:
         if step == self.end if tuning.config.select == "last" else is_best:
             with rates.paused("checkpoint"):
                 state, position = {"params": params}, {"step": step}
+                if tuning.programs.adapters is not None:
+                    state[ADAPTERS] = learned
                 self._weights.save(step, state, position=position, config=self._recorded, metrics=scores)
                 # A kill could otherwise leave only the state that is saved next, and no step would save these again.
                 self._weights.wait()
-        opened.metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
+        shown = {f"dev_{name}": value for name, value in scores.items() if not is_of_class(name)}
+        opened.metrics.write(step, shown, kind="evaluation")
         self._dev[step] = {"metrics": scores, "ignored": ignored}
 
     def save_for_good(self, step: int, state: TrainState) -> None:
@@ -497,12 +583,12 @@ class RunTask:
 
 
 def _peak_flops(programs: Programs) -> float | None:
-    """Return the FLOP/s that utilization refers to; None if unknown, or if the encoder is not trained.
+    """Return the FLOP/s that utilization refers to; None if unknown, or if not all of the encoder is trained.
 
     A model counts its operations as if all of it was trained.
     """
-    head = programs.model.head
-    return None if head.features and not head.train_encoder else peak_flops(programs.mesh)
+    head, partly = programs.model.head, programs.adapters is not None or programs.frozen
+    return None if partly or (head.features and not head.train_encoder) else peak_flops(programs.mesh)
 
 
 def _trackers(run: Run, config: FinetuneConfig, workdir: WorkDirectory) -> list[Destination]:
@@ -572,6 +658,8 @@ def _train(
     events.start(begin, list(programs.mesh.devices.flat), resumed=restored is not None, run=run.name)
     features = tuning.data.train.features
     batches = training_batches(config, features, programs, batch_size=run.batch_size, seed=run.seed)
+    for note in batches.notes():
+        say(note)
     total = run.epochs * batches.steps_per_epoch
     metrics = Metrics(
         directory,

@@ -236,7 +236,9 @@ def _print_summary(source: Any, stored: StoredModel, chosen: StoredModel, destin
     if stored.beside:  # discriminator and generator of one run
         lines.append(f"left out: {'generator' if chosen.beside else 'discriminator'}")
         stored = stored if chosen.beside else generator_of(stored)
-    lines += left_out(stored, chosen.parts, to == "bert_jax", "" if to == "bert_jax" else "; --to=bert_jax keeps that")
+    own = to == "bert_jax"
+    vectors = own or (to == "huggingface" and chosen.makes_vectors)
+    lines += left_out(stored, chosen.parts, vectors, "" if own else "; --to=bert_jax keeps that", own)
     Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)
 
 

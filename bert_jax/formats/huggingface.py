@@ -10,7 +10,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -80,6 +80,8 @@ WRITTEN_ANEW = (
     *("auto_map", "tokenizer_class", "legacy", "label2id"),
 )
 """Keys of config.json about the file itself, and of which our own files say what is true of them."""
+MULTILABEL = "multi_label_classification"
+"""Value of problem_type where a text may have several labels."""
 _OF_HEAD = ("id2label", "label2id", "problem_type", "classifier_pooling")
 WITHOUT_EFFECT = (
     *("bos_token_id", "cls_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "sep_token_id"),
@@ -178,11 +180,9 @@ def read_head(
     named: list[HeadKind] = [kind for kind in kinds if config.kind.classes[kind] == config.architecture]
     fitting: list[HeadKind] = sorted(kinds, key=lambda kind: (kind in POOLED) != pooled)
     kind = (named or fitting)[0]
-    if config.problem == "multi_label_classification":
-        raise UserError(
-            f"{file} has problem_type='multi_label_classification': heads here choose one label, not several"
-        )
-    if kind == "classification" and (config.problem == "regression" or (outputs == 1 and config.problem is None)):
+    if kind == "classification" and config.problem == MULTILABEL:
+        kind = "multilabel"
+    elif kind == "classification" and (config.problem == "regression" or (outputs == 1 and config.problem is None)):
         kind = "regression"
     pooling = config.kind.classifier_reads.get(config.reading, "cls") if kind in POOLED else "cls"
     if pooling is None:
@@ -190,7 +190,7 @@ def read_head(
     labels = config.labels or tuple(f"LABEL_{number}" for number in range(outputs))
     head = HeadConfig(
         kind=kind,
-        labels=labels if kind in ("classification", "tagging") else (),
+        labels=labels if kind in ("classification", "multilabel", "tagging") else (),
         dropout=config.classifier_dropout,
         pooling=pooling,
     )
@@ -232,6 +232,7 @@ def to_json(
             values |= {
                 "id2label": {str(number): label for number, label in enumerate(head.labels)},
                 "label2id": {label: number for number, label in enumerate(head.labels)},
+                **({"problem_type": MULTILABEL} if head.kind == "multilabel" else {}),
             }
     if not math.isfinite(model.layer_norm_epsilon):
         raise ValueError(f"layer_norm_epsilon={model.layer_norm_epsilon}")
@@ -259,7 +260,7 @@ def places(
     Raises:
       UserError: the model type does not name a parameter.
     """
-    found, modules = {}, {**kind.modules, **(kind.heads[head.kind] if head else {})}
+    found, modules = {}, {**kind.modules, **_head_modules(kind, head)}
     for path, parameter in parameters.items():
         if path in kind.arrays:
             found[path] = place_of(parameter, kind.arrays[path], heads_apart=True, group=group)
@@ -278,9 +279,14 @@ def places(
     return found
 
 
+def _head_modules(kind: ModelType, head: HeadConfig | None) -> Mapping[str, str]:
+    """Return the names of the modules of a head, by ours; vectors have no head."""
+    return {} if head is None or head.kind == "vectors" else kind.heads[head.kind]
+
+
 def name_table(model: EncoderConfig, head: HeadConfig | None = None, kind: ModelType = BERT) -> dict[str, Place]:
     """Return `places` for every parameter that such a model can have in `transformers`, including optional parts."""
-    taken = set(kind.heads[head.kind].values()) if head else set()  # ModernBERT's task heads have names of its MLM head
+    taken = set(_head_modules(kind, head).values())  # ModernBERT's task heads have names of its MLM head
     there = {ours.split("/")[0] for ours, theirs in kind.modules.items() if theirs in taken}
     named = {ours.split("/")[0] for ours in kind.modules}
     if model.position_table is not None:  # which has the name of the decoder's

@@ -24,6 +24,7 @@ from bert_jax.formats import huggingface, safetensors_files
 from bert_jax.formats import huggingface as names
 from bert_jax.formats.model_types import MODEL_TYPES, obstacles, type_to_write
 from bert_jax.formats.model_types.definition import ModelType
+from bert_jax.formats.sentence_transformers import write_embedding
 from bert_jax.formats.stored import Place, StoredModel
 from bert_jax.progress import track
 from bert_jax.tokenization.directories import SPECIALS_FILE, complete_pipeline
@@ -38,9 +39,12 @@ PRIVATE = ("workdir", "cache")  # options that say where something was, not what
 def model_card(stored: StoredModel, kind: ModelType, key: str, name: str) -> str:
     """Return Markdown with the front matter that the hub reads, without paths of the machine that trained the model."""
     opener, task = kind.openers[key]
+    library = "transformers"
+    if stored.makes_vectors:
+        library, task = "sentence-transformers", "sentence-similarity"
     front = [
         "---",
-        "library_name: transformers",
+        f"library_name: {library}",
         f"tags: [{kind.name}, bert_jax]",
         *([f"pipeline_tag: {task}"] if task else []),
         "---",
@@ -99,13 +103,17 @@ def _usage(stored: StoredModel, kind: ModelType, opener: str) -> str:
         *([f'tokenizer = AutoTokenizer.from_pretrained("PATH"{trusted})'] if stored.tokenizer else []),
     ]
     python = "\n".join(lines)
+    vectors = (
+        '\n\nVectors of texts are made by `bert_jax.load("PATH").embed(texts)`, and by `SentenceTransformer("PATH")'
+        ".encode(texts)` of sentence-transformers."
+    )
     decoder = (
         " The classes of transformers do without the enhanced mask decoder, through which this model learned to "
         "predict masked words, so theirs are poor; `bert_jax.load` uses it."
     )
     return (
         f'```python\n{python}\n```\n\nor, in JAX, `bert_jax.load("PATH")`.'
-        f"{decoder if 'mask_decoder' in stored.parts else ''}"
+        f"{decoder if 'mask_decoder' in stored.parts else ''}{vectors if stored.makes_vectors else ''}"
     )
 
 
@@ -218,6 +226,8 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
     if tokenizer is not None:
         longest, has_segments = stored.model.longest_sequence, stored.model.type_vocab_size > 0
         write_tokenizer(tokenizer, directory, longest, has_segments, stored.carried)
+    if stored.makes_vectors:
+        write_embedding(stored.embedding, stored.model.hidden_size, stored.model.longest_sequence, directory)
     card = model_card(stored, kind, key, name)
     write_atomically(directory / "README.md", card.encode())
 
@@ -281,12 +291,12 @@ def _fused(arrays: dict[str, Any], kind: ModelType, heads: int) -> dict[str, Any
             height = (count * shape[0], *shape[1:])
             found[f"{whole}.{rest[2:]}"] = (
                 height,
-                lambda parts=parts, turns=turns: _in_turns([part() for part in parts], turns),
+                lambda parts=parts, turns=turns: in_turns([part() for part in parts], turns),
             )
     return found
 
 
-def _in_turns(parts: list[np.ndarray], heads: int) -> np.ndarray:
+def in_turns(parts: list[np.ndarray], heads: int) -> np.ndarray:
     """Return arrays of equal shape in one, cut into so many pieces along the first axis that take turns."""
     pieces = np.stack([part.reshape(heads, -1, *part.shape[1:]) for part in parts], axis=1)
     return pieces.reshape(-1, *parts[0].shape[1:])

@@ -33,7 +33,8 @@ ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z")
 SMALLER = ("a smaller model", "devices with more memory, or more of them with a larger mesh.fsdp")
 LOOKED_FOR = (
     "a work directory of bert_jax (checkpoints/) or one of its steps, a Hugging Face directory (config.json, "
-    "with model.safetensors or pytorch_model.bin), a TensorFlow 1 checkpoint (bert_config.json, bert_model.ckpt.index)"
+    "with model.safetensors or pytorch_model.bin), an adapter of PEFT (adapter_model.safetensors), "
+    "a TensorFlow 1 checkpoint (bert_config.json, bert_model.ckpt.index)"
 )
 
 
@@ -61,6 +62,10 @@ def need_model(name: str) -> None:
 
 def _opened(path: epath.Path) -> StoredModel:
     kind = _kind(path)
+    if kind == "peft":
+        from bert_jax.formats.peft import with_adapter
+
+        return with_adapter(_base_of(path), path)
     if kind == "tf1":
         from bert_jax.formats.tf1 import open_tf_checkpoint
 
@@ -74,11 +79,28 @@ def _opened(path: epath.Path) -> StoredModel:
     return open_checkpoint(path)
 
 
-def _kind(path: epath.Path) -> Literal["tf1", "huggingface", "bert_jax"]:
+def _base_of(directory: epath.Path) -> StoredModel:
+    """Return the model that an adapter of PEFT says it was trained on, a path or the name of one of the hub."""
+    from bert_jax.formats.peft import CONFIG, read_adapter_config
+
+    base = read_adapter_config(directory).base
+    remedy = f'give that model too: bert_jax.load(MODEL, adapter="{directory}")'
+    if not base:
+        raise UserError(
+            f"{directory / CONFIG} does not say which model was adapted (base_model_name_or_path); {remedy}"
+        )
+    if hub.model_name(base) is None and (not is_there(base) or _kind(_existing(base)) == "peft"):
+        raise UserError(f"{directory / CONFIG} names the model {base!r:.200}, which is not one here; {remedy}")
+    return open_stored(base)
+
+
+def _kind(path: epath.Path) -> Literal["tf1", "huggingface", "bert_jax", "peft"]:
     """Return what kind of model the names in a directory are of; raise a UserError if they are of none."""
     if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index is next to it
         return "tf1"
     names = sorted(entry.name for entry in path.iterdir())
+    if safetensors_files.ADAPTER in names and not {safetensors_files.FILE, safetensors_files.INDEX} & set(names):
+        return "peft"
     if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
         return "huggingface"
     if "checkpoints" in names or {"record", "state"} <= set(names):

@@ -65,6 +65,16 @@ def open_checkpoint(path: str | os.PathLike[str], weights: Weights = "last") -> 
     )
 
 
+ADAPTERS = "adapters"
+"""Key, next to params, of what has learned in a fine-tuning with LoRA, whose sum with the base params has."""
+
+
+def open_adapters(path: epath.Path) -> dict[str, StoredArray]:
+    """Return what has learned beside the base, by path, in the newest step of a work directory; {} without LoRA."""
+    *_, newest = Checkpoints(path / "checkpoints", read_only=True).directories()
+    return _read_step(newest, path, f"{ADAPTERS}/")[1]
+
+
 def is_step(path: epath.Path) -> bool:
     """Return whether `path` is the directory of a single step of a run."""
     return (path / "record").is_dir() and (path / "state").is_dir()
@@ -126,6 +136,8 @@ def _describe(
     run = _run(home)
     history = {"step": content["step"], "metrics": content["metrics"], "config": config, "run": run}
     head = from_record(HeadConfig, config["head"], where, "head.") if config.get("head") else None
+    if head is not None and head.kind == "vectors":
+        raise UserError(f"{where} has a head for vectors, which have none: another version of bert_jax wrote it")
     if "finetune" in config:  # read by those that predict
         from_record(FinetuneConfig, config["finetune"], where, "finetune.")
         if not isinstance(config.get("pairs", 0), bool | None):

@@ -27,6 +27,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import REMEDY, inside, is_remote, read_object
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+ADAPTER = "adapter_model.safetensors"  # the file of PEFT (formats/peft.py)
 MAX_HEADER_BYTES = 16 << 20  # that of BERT-large has 50 kB; a parsed header takes some twenty times its size
 FLOATS = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
 """Types of parameters."""

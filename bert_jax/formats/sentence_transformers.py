@@ -77,6 +77,7 @@ def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> E
     ]:
         return EmbeddingConfig(unsupported=" and ".join(problems))
     values = {"pooling": mode, "normalize": len(modules) == 3, "max_length": length, "lowercase": lowercase}
+    values |= _prompts(prompts)
     return from_dict(EmbeddingConfig, values)
 
 
@@ -127,6 +128,21 @@ def _differences(settings: dict[str, Any], prompts: dict[str, Any]) -> list[str]
     return found
 
 
+PROMPTS = {"query_prompt": ("query",), "document_prompt": ("document", "passage")}
+"""Option of EmbeddingConfig → names that its text may have."""
+
+
+def _prompts(settings: dict[str, Any]) -> dict[str, str]:
+    """Return the texts that are put before queries and documents, where they are asked for."""
+    texts = settings.get("prompts")
+    texts = texts if isinstance(texts, dict) else {}
+    found = {
+        option: next((texts[name] for name in names if isinstance(texts.get(name), str)), "")
+        for option, names in PROMPTS.items()
+    }
+    return {option: text for option, text in found.items() if text}
+
+
 def _max_length(settings: dict[str, Any], directory: epath.Path, positions: int) -> int:
     """Return the maximum number of tokens per text: as set, else as the tokenizer says, never more than `positions`."""
     file, key = directory / SETTINGS_FILE, "max_seq_length"
@@ -139,6 +155,38 @@ def _max_length(settings: dict[str, Any], directory: epath.Path, positions: int)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 5:
         raise UserError(f"{file} has {key}={value!r:.40} where a whole number from 5 is expected")
     return int(min(value, positions))
+
+
+def write_embedding(embedding: EmbeddingConfig, hidden_size: int, positions: int, directory: epath.Path) -> None:
+    """Write what makes the directory of a model of transformers one of sentence-transformers; see `read_embedding`.
+
+    Vectors are compared by their cosines there, as here.
+    """
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if embedding.normalize else [])]
+    modules = [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": f"{number}_{kind}" if number else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for number, kind in enumerate(kinds)
+    ]
+    pooling = dict.fromkeys(FLAGS, False) | {flag: True for flag, ours in FLAGS.items() if ours == embedding.pooling}
+    files = {
+        FILE: modules,
+        f"{modules[1]['path']}/config.json": {"word_embedding_dimension": hidden_size, **pooling},
+        SETTINGS_FILE: {"max_seq_length": embedding.max_length or positions, "do_lower_case": embedding.lowercase},
+        PROMPTS_FILE: {
+            "prompts": {"query": embedding.query_prompt, "document": embedding.document_prompt},
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine",
+        },
+    }
+    for name, content in files.items():
+        file = directory / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 DIRECTORY, SUFFIX = "postprocess", ".safetensors"

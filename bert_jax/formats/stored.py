@@ -262,6 +262,12 @@ class StoredModel:
             return ()
         return tuple(sorted({*self.tokenizer.special_ids} - {self.tokenizer.unk_id}))
 
+    @property
+    def makes_vectors(self) -> bool:
+        """Whether the model says how `embed` makes vectors, which sentence-transformers would make in the same way."""
+        known = self.embedding != EmbeddingConfig() and not self.embedding.unsupported
+        return known and self.head is None and self.model.trains_specials
+
     def need_head(self) -> HeadConfig:
         """Return the head of a model that was checked to have one; ValueError if it has none."""
         if self.head is None:
@@ -319,12 +325,18 @@ def describe_embedding(embedding: EmbeddingConfig) -> str:
             *(["normalized"] if embedding.normalize else []),
             *length,
             *(["text in lower case"] if embedding.lowercase else []),
+            *([f"after {embedding.query_prompt!r} if they are queries"] if embedding.query_prompt else []),
+            *([f"after {embedding.document_prompt!r} if they are documents"] if embedding.document_prompt else []),
         ]
     )
 
 
 def left_out(
-    stored: StoredModel, parts: Collection[str] | None = None, vectors: bool = True, remedy: str = ""
+    stored: StoredModel,
+    parts: Collection[str] | None = None,
+    vectors: bool = True,
+    remedy: str = "",
+    postprocesses: bool | None = None,
 ) -> list[str]:
     """Return what stays behind of a directory, and what speaks against its words: a line for people for each kind.
 
@@ -334,12 +346,13 @@ def left_out(
       parts: those of PARTS that are taken; None: all.
       vectors: whether the way in which `embed` makes vectors is taken.
       remedy: what would take it, as the end of a line.
+      postprocesses: whether what `embed` can do to its vectors is taken; None: if `vectors` is.
     """
     lost = [part for part in stored.parts if parts is not None and part not in parts]
     lines, embedding, maps = [f"left out: {_listed(lost)}"] if lost else [], stored.embedding, stored.postprocesses
     if embedding.unsupported or not (vectors or embedding == EmbeddingConfig()):
         lines.append(f"left out: how embed makes vectors ({describe_embedding(embedding)}){remedy}")
-    if maps and not vectors:
+    if maps and not (vectors if postprocesses is None else postprocesses):
         lines.append(f"left out: postprocesses ({_listed(list(maps))}){remedy}")
     if stored.ignored:
         lines.append(f"left out: arrays that have no place here ({_listed(stored.ignored)})")
@@ -452,7 +465,7 @@ def without_generator(arrays: dict[str, StoredArray]) -> tuple[dict[str, StoredA
     own = {path: array for path, array in arrays.items() if path not in beside}
     for path in [path.removeprefix(_BELOW) for path in beside]:
         if is_difference(path) and (difference := beside.get(difference_path(path))) is not None:
-            own[path] = _sum(beside[_BELOW + path], difference)
+            own[path] = added(beside[_BELOW + path], difference)
     return own, beside
 
 
@@ -508,5 +521,6 @@ def with_generator(stored: StoredModel, model: EncoderConfig, generator: Generat
     return dataclasses.replace(stored, arrays=stored.arrays | own | stored.beside)
 
 
-def _sum(first: StoredArray, second: StoredArray) -> StoredArray:
+def added(first: StoredArray, second: StoredArray) -> StoredArray:
+    """Return the sum of two arrays of one shape, made as it is read."""
     return StoredArray(first.shape, first.dtype, lambda index: first.read(index) + second.read(index))

@@ -19,6 +19,7 @@ from bert_jax.config import (
     ReplacedTokens,
     WordVectorsConfig,
 )
+from bert_jax.config.model import HeadKind
 from bert_jax.config.objective import EmbeddingSharing
 from bert_jax.parameters import FLOAT32, Axis, Parameter, ParameterTable, Use, linear, norm, table
 
@@ -37,11 +38,16 @@ SPAN_PLACES, SPAN_PLACE_SIZE = 15, 200
 """Places of a span that have a vector, and its size, as in the command that SpanBERT's authors published."""
 TASK_PARTS = ("head", "crf")
 """Parts of the head of a task."""
+FACTORS = ("lora_a", "lora_b")
+"""Last keys of the paths of the factors A [layers, inputs, rank] and B [layers, rank, outputs] of a change to a matrix
+of the layers (LoRA); the keys before them are those of its module."""
 MAPS: dict[str, Use] = {"query": "per_token", "key": "per_key", "value": "per_key", "distance": "uncounted"}
 """Maps of attention. That of distances is multiplied once per step, with a table, and does not grow with the batch."""
-POOLED = ("classification", "regression", "choice")
+OF_TEXTS: tuple[HeadKind, ...] = ("classification", "multilabel", "regression")
+"""Kinds of heads that answer a text, or a pair of texts, as a whole."""
+POOLED: tuple[HeadKind, ...] = (*OF_TEXTS, "choice")
 """Kinds of heads that read the pooled first position; the others read every position."""
-SHARE_ROWS = ("classification", "regression")
+SHARE_ROWS = OF_TEXTS
 """Kinds of heads that score several texts in one row: those that read one vector of each."""
 
 
@@ -145,7 +151,7 @@ def _word_head(path: str, config: EncoderConfig, hidden: Axis, vocab: Axis):
 
 
 def task_parameters(config: EncoderConfig, head: HeadConfig) -> ParameterTable:
-    """Return the entries of the head of a fine-tuned model and of its CRF."""
+    """Return the entries of the head of a fine-tuned model and of its CRF; vectors have none."""
     return table(_head(config, head))
 
 
@@ -345,6 +351,8 @@ def _norm_bias(config: EncoderConfig) -> bool:
 
 
 def _head(config: EncoderConfig, head: HeadConfig):
+    if head.kind == "vectors":
+        return
     label = Axis("label", head.outputs)
     if head.features:
         yield from _bilstm(config, head, label)

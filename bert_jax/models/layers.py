@@ -17,10 +17,12 @@ both operands, results in bfloat16 and cotangents in float32. That halves the ra
 `PackedTexts` describes rows of several texts, each of which is computed as if it were alone.
 """
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -98,14 +100,17 @@ def words(state: Stream, index: jax.Array) -> jax.Array:
     return (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
 
 
-def array_words(state: Stream, shape: tuple[int, ...], rows: jax.Array | None = None) -> jax.Array:
+def array_words(
+    state: Stream, shape: tuple[int, ...], rows: jax.Array | None = None, numbers: jax.Array | None = None
+) -> jax.Array:
     """Return one word for each element of an array of `shape`: words [*shape], each from its own indices.
 
     The last axes, two at most, count through one stream as long as they have no more than 2³² elements; every axis
     before them chooses a substream. With `rows`, int32 [B, M], only the words of M entries of the second last axis are
     made, others for each of the B entries of the first: [B, …, M, N] for a shape [B, …, L, N].
+    `numbers`, int32 [B], stand for the indices of the first axis, which then chooses a substream.
     """
-    state, counted = leading_streams(state, shape, rows)
+    state, counted = leading_streams(state, shape, rows, numbers)
     index = jnp.zeros((1,) * len(shape), jnp.uint32)
     for axis in range(len(shape) - counted, len(shape)):
         index = index * jnp.uint32(shape[axis]) + _indices(shape, axis, rows)
@@ -113,13 +118,18 @@ def array_words(state: Stream, shape: tuple[int, ...], rows: jax.Array | None = 
     return jnp.broadcast_to(words(state, index), made)
 
 
-def leading_streams(state: Stream, shape: tuple[int, ...], rows: jax.Array | None = None) -> tuple[Stream, int]:
+def leading_streams(
+    state: Stream, shape: tuple[int, ...], rows: jax.Array | None = None, numbers: jax.Array | None = None
+) -> tuple[Stream, int]:
     """Return the streams [*leading axes, 1 …] of `array_words`, and how many of the last axes count through them."""
     counted = min(len(shape), 2)
     if counted == 2 and shape[-2] * shape[-1] > WORDS:
         counted = 1
     for axis in range(len(shape) - counted):
-        state = substream(state, _indices(shape, axis, rows))
+        index = _indices(shape, axis, rows)
+        if axis == 0 and numbers is not None:
+            index = numbers.astype(jnp.uint32).reshape(index.shape)
+        state = substream(state, index)
     return state, counted
 
 
@@ -401,6 +411,29 @@ class Linear(nnx.Module):
         return affine(x, self.kernel[...], self.bias[...], self.product, self.add_bias)
 
 
+_ROW_NUMBERS: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("row_numbers", default=None)
+
+
+@contextlib.contextmanager
+def numbered_rows(numbers: jax.Array) -> Iterator[None]:
+    """Let `dropout` drop from B rows what it would from the rows `numbers`, int32 [B], of a larger batch.
+
+    It is for what is traced within, of arrays [B, …] with three axes or more. So a batch that is computed in parts
+    loses the same elements as in one, but for the kernel for TPUs, which counts the rows of a part from 0.
+    """
+    before = _ROW_NUMBERS.set(numbers)
+    try:
+        yield
+    finally:
+        _ROW_NUMBERS.reset(before)
+
+
+def row_numbers(x: jax.Array) -> jax.Array | None:
+    """Return int32 [B], the numbers of the rows of x [B, …] for `array_words`; None: they count from 0."""
+    numbers = _ROW_NUMBERS.get()
+    return numbers if numbers is not None and x.ndim > 2 and len(numbers) == len(x) else None
+
+
 def dropout(
     x: jax.Array, rate: float, key: jax.Array | None, rows: jax.Array | None = None, length: int = 0
 ) -> jax.Array:
@@ -414,16 +447,16 @@ def dropout(
     if key is None or threshold == 0:
         return x
     shape = x.shape if rows is None else (*x.shape[:-2], length, x.shape[-1])
-    return _dropped(x, (counter_stream(key), rows), shape, threshold)
+    return _dropped(x, (counter_stream(key), rows, row_numbers(x)), shape, threshold)
 
 
-Place = tuple[Stream, jax.Array | None]
+Place = tuple[Stream, jax.Array | None, jax.Array | None]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _dropped(x: jax.Array, place: Place, shape: tuple[int, ...], threshold: int) -> jax.Array:
-    stream, rows = place
-    keep = keeps(array_words(stream, shape, rows), threshold)
+    stream, rows, numbers = place
+    keep = keeps(array_words(stream, shape, rows, numbers), threshold)
     return jnp.where(keep, x * kept_scale(threshold), jnp.zeros_like(x))
 
 

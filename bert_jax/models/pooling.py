@@ -99,6 +99,16 @@ def pool(
     return total / (jnp.sqrt(count) if pooling == "mean_sqrt_len" else count)
 
 
+LEAST_NORM = 1e-12  # by which vectors are divided at least, as in torch
+
+
+def unit_vectors(vectors: jax.Array) -> jax.Array:
+    """Return vectors [..., H] divided by their Euclidean norms; zeros stay zeros, in the backward pass too."""
+    square = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
+    norm = jnp.sqrt(jnp.where(square > 0, square, 1.0))
+    return vectors / jnp.where(square > 0, jnp.maximum(norm, LEAST_NORM), 1.0)
+
+
 def _pool_texts(states: jax.Array, texts: PackedTexts, pooling: TokenPooling) -> jax.Array:
     """Return what `pool` does, [B, T, H], without an array of the states of every text."""
     if pooling == "cls":

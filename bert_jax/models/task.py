@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax.config import ComputeConfig, EncoderConfig, HeadConfig
+from bert_jax.config import ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
@@ -27,7 +27,7 @@ from bert_jax.models.heads import TaskHead, TransformedTaskHead
 from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.models.layers import PackedTexts
 from bert_jax.models.lstm import BiLstmHead
-from bert_jax.models.pooling import read_mask, text_positions
+from bert_jax.models.pooling import pool, read_mask, text_positions, unit_vectors
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 from bert_jax.parameters import ParameterTable
 
@@ -183,6 +183,17 @@ def _later(words: _Words) -> tuple[jax.Array, jax.Array, jax.Array]:
     return jnp.moveaxis(words.scores[:, 1:], 1, 0), words.real[:, 1:].T, words.linked[:, 1:].T
 
 
+def pooled_windows(scores: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
+    """Return the scores [B, C] of texts for those of their windows [B, K, C]: the highest, or else the mean.
+
+    `mask`: [B, K, L], 1 for tokens; a window that a text does not need has only one.
+    """
+    real = (jnp.sum(mask, axis=-1) > 1)[..., None]
+    if pooling == "max":
+        return jnp.max(jnp.where(real, scores, FORBIDDEN), axis=1)
+    return jnp.sum(jnp.where(real, scores, 0.0), axis=1) / jnp.maximum(jnp.sum(real, axis=1), 1)
+
+
 Head = TaskHead | TransformedTaskHead | BiLstmHead
 
 
@@ -203,9 +214,11 @@ class BertForTask:
     """Chooses the pieces of the encoder."""
     unread: tuple[int, ...] = ()
     """Ids that the vector of a text leaves out; see `StoredModel.unread`."""
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    """Pooling and norm of the vectors of texts, where the head is vectors."""
 
     def __post_init__(self) -> None:
-        if self.head.outputs < 1:
+        if self.head.outputs < 1 and self.head.kind != "vectors":
             raise UserError(f"a {self.head.kind} head needs the names of its labels, and head.labels is empty")
         if self.head.crf and self.head.kind != "tagging":
             raise UserError(f"head.crf=True belongs to tagging, not to {self.head.kind}")
@@ -237,7 +250,10 @@ class BertForTask:
     def init(self, key: jax.Array) -> Params:
         """Return fresh parameters, as `Model.init`. A CRF has no preference for any transition yet."""
         encoder_key, head_key = jax.random.split(key)
-        params = self.encoder.init(encoder_key) | {"head": arrays(self._fresh_head(head_key))}
+        params = self.encoder.init(encoder_key)
+        if self.head.kind == "vectors":
+            return params
+        params |= {"head": arrays(self._fresh_head(head_key))}
         return params | {"crf": arrays(self._fresh_crf())} if self.head.crf else params
 
     def encode(
@@ -258,13 +274,15 @@ class BertForTask:
 
         Args:
           params: from `init`, or of the same structure; there may also be heads of pre-training.
-          batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice. Rows that several
-            sequences share (classification, regression) also have text_ids [B, L] and text_starts [B, T].
+          batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice, for vectors of K
+            texts, and for K windows of a text. Rows that several sequences share (OF_TEXTS) also have text_ids [B, L]
+            and text_starts [B, T].
           dropout_key: None for no dropout.
 
         Returns:
-          classification [B, C]; regression [B]; choice [B, K]; span [B, L, 2] (start, end); tagging [B, L, C], the
-          scores that enter the CRF where there is one. Of shared rows, classification [B, T, C] and regression [B, T].
+          classification and multilabel [B, C]; regression [B]; choice [B, K]; span [B, L, 2] (start, end); tagging
+          [B, L, C], the scores that enter the CRF where there is one. Of shared rows, [B, T, C] and, for regression,
+          [B, T]. Vectors are [B, H], [B, K, H] or, of shared rows, [B, T, H].
         """
         shape = batch["input_ids"].shape
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
@@ -272,11 +290,21 @@ class BertForTask:
             batch[name].reshape(-1, shape[-1]) for name in ("input_ids", "token_type_ids", "attention_mask")
         )
         texts = PackedTexts.of(batch)
+        if self.head.kind == "vectors":
+            output = self.encode(params, ids, types, mask, keys[0], texts=texts)
+            vectors = pool(
+                output.last_hidden_state.astype(jnp.float32),
+                read_mask(ids, mask, self.unread),
+                self.embedding.pooling,
+                texts,
+            )
+            vectors = unit_vectors(vectors) if self.embedding.normalize else vectors
+            return vectors.reshape(*shape[:-1], *vectors.shape[1:])
         head = nnx.merge(self._head_structure, params["head"])
         if isinstance(head, BiLstmHead):
             key = keys[0] if self.head.train_encoder else None
             output = self.encode(params, ids, types, mask, key, collect=True, texts=texts)
-            return self._of_sequences(head(output.hidden_states or (), mask, texts, keys[1]), shape)
+            return self._of_sequences(head(output.hidden_states or (), mask, texts, keys[1]), batch)
         mask = read_mask(ids, mask, self.unread)
         if self._reads_first:
             first = text_positions(mask, self.config.text_state, texts)
@@ -284,12 +312,15 @@ class BertForTask:
             output = self.encoder.read(params, ids, types, mask, read, keys[0], texts)
         else:
             output = self.encode(params, ids, types, mask, keys[0], texts=texts)
-        return self._of_sequences(head(output, mask, texts, keys[1]), shape)
+        return self._of_sequences(head(output, mask, texts, keys[1]), batch)
 
-    def _of_sequences(self, scores: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        """Return the scores in the form of input_ids of this shape: without a column where there is only one."""
+    def _of_sequences(self, scores: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
+        """Return the scores in the form of input_ids: of a text for its windows, without a column that is alone."""
+        shape = batch["input_ids"].shape
         if self.head.kind == "choice":
             return scores.reshape(shape[:-1])
+        if len(shape) > 2:
+            scores = pooled_windows(scores.reshape(*shape[:-1], -1), batch["attention_mask"], self.head.windows)
         return scores[..., 0] if self.head.kind == "regression" else scores
 
     @property

@@ -23,7 +23,7 @@ from bert_jax.models.task import BertForTask, without_edges
 from bert_jax.objectives import masked_words, tasks
 from bert_jax.objectives.masked_words import MASKED_WORDS, PretrainingObjective
 from bert_jax.objectives.objective import Batch, Sums, Term
-from bert_jax.objectives.tasks import TaskObjective
+from bert_jax.objectives.tasks import PLAIN, TaskLoss, TaskObjective
 
 
 def loss_sums(logits: jax.Array, teacher_logits: jax.Array, weights: jax.Array, temperature: float) -> Sums:
@@ -236,6 +236,8 @@ class TaughtTaskObjective:
     options: TaskDistillationConfig
     teacher_params: Params | None = None
     """Parameters of the teacher, which are never trained; see `reading`."""
+    loss: TaskLoss = PLAIN
+    """That of the labels."""
 
     def reading(self, teacher_params: Params) -> "TaughtTaskObjective":
         """Return the objective with the arrays of the teacher, inside the function that is compiled to take them."""
@@ -247,20 +249,23 @@ class TaughtTaskObjective:
         return dataclasses.replace(LABELS, weight=1 - share), dataclasses.replace(TEACHER, weight=share)
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
-        (of_labels,) = TaskObjective(self.model).denominators(batch).values()
+        (of_labels,) = TaskObjective(self.model, self.loss).denominators(batch).values()
         return {LABELS.name: of_labels, TEACHER.name: jnp.sum(self._weights(batch))}
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         assert self.teacher_params is not None, "`reading` comes first"
         scores = self.model.apply(params, batch, dropout_key)
         theirs = self.teacher.apply(self.teacher_params, batch)
-        labels = TaskObjective(self.model).sums_of_scores(params, batch, scores)
+        labels = TaskObjective(self.model, self.loss).sums_of_scores(params, batch, scores)
         return {LABELS.name: labels, TEACHER.name: self._teacher_sums(batch, scores, theirs)}
 
     def _teacher_sums(self, batch: Batch, scores: jax.Array, theirs: jax.Array) -> Sums:
         weights, kind = self._weights(batch), self.model.head.kind
         if kind == "regression":
             return tasks.regression_sums(scores, theirs, weights)
+        if kind == "multilabel":  # two probabilities for each class, that of the text having it and that of not
+            scores, theirs = (jnp.stack([each, jnp.zeros_like(each)], axis=-1) for each in (scores, theirs))
+            weights = jnp.broadcast_to(weights[..., None] / scores.shape[-2], scores.shape[:-1])
         if kind == "span":  # a choice among the positions, once for the start and once for the end
             mask = batch["attention_mask"][:, :, None] > 0
             scores, theirs = (jnp.where(mask, each, tasks.OUTSIDE).swapaxes(1, 2) for each in (scores, theirs))

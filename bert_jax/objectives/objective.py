@@ -7,8 +7,8 @@ writes its terms down as JSON where it starts, for those who read it later.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -102,6 +102,36 @@ class TaughtObjective(Objective, Protocol):
     def reading(self, *frozen: Any) -> Objective:
         """Return the objective with these arrays, inside the function that is compiled to take them."""
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ReparametrizedObjective:
+    """An objective whose parameters a function makes of those that learn (see `TaughtObjective`)."""
+
+    objective: Objective
+    model: Model
+    """The model of the parameters that learn: `init` makes them, and `parameters` is their table."""
+    whole: Callable[..., Any]
+    """Returns the parameters of `objective`, from those that learn and the frozen trees that it takes."""
+    taken: int = 0
+    """Number of those trees; the ones after them are for `objective`."""
+    frozen: tuple[Any, ...] = ()
+
+    def reading(self, *frozen: Any) -> "ReparametrizedObjective":
+        """Return the objective with these arrays, inside the function that is compiled to take them."""
+        own, others = frozen[: self.taken], frozen[self.taken :]
+        inner = cast(TaughtObjective, self.objective).reading(*others) if others else self.objective
+        return dataclasses.replace(self, objective=inner, frozen=own)
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return self.objective.terms
+
+    def denominators(self, batch: Batch) -> dict[str, jax.Array]:
+        return self.objective.denominators(batch)
+
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+        return self.objective.sums(self.whole(params, *self.frozen), batch, dropout_key)
 
 
 class ObjectiveFamily(Protocol):

@@ -1,7 +1,8 @@
 """The objective of each kind of task head: one term, whose metrics are loss and accuracy; and its predictions.
 
-Classification and choice: cross-entropy over the classes of a text, or over the candidates of a question. Regression:
-squared error on the scale of the labels (STS-B: 0 to 5). Spans: the mean cross-entropy of the first and the last
+Classification and choice: cross-entropy over the classes of a text, or over the candidates of a question. Several
+labels per text: binary cross-entropy, a mean over the classes. Regression: squared error on the scale of the labels
+(STS-B: 0 to 5). Spans: the mean cross-entropy of the first and the last
 token of the answer, each a choice among the positions. Tagging: cross-entropy at the first piece of each word; the
 other positions do not count.
 """
@@ -16,13 +17,37 @@ from bert_jax.models.task import BertForTask, without_edges
 from bert_jax.objectives.objective import Batch, Sums, Term
 
 
-def classification_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+@dataclasses.dataclass(frozen=True)
+class TaskLoss:
+    """What counts how much in the loss of a classifier of texts; see `TaskLossConfig`."""
+
+    class_weights: tuple[float, ...] = ()
+    """Weights of the C classes; (): all have 1."""
+    label_smoothing: float = 0.0
+    focal_gamma: float = 0.0
+
+    def weights_of(self, labels: jax.Array, weights: jax.Array) -> jax.Array:
+        """Return the weights [B] of examples with these labels, int32 [B], times those that they have already."""
+        return weights * jnp.asarray(self.class_weights, jnp.float32)[labels] if self.class_weights else weights
+
+    def each(self, logits: jax.Array) -> jax.Array:
+        """Return the weight of the class of each of the logits [B, C]."""
+        return jnp.broadcast_to(jnp.asarray(self.class_weights or 1.0, jnp.float32), logits.shape)
+
+
+PLAIN = TaskLoss()
+"""The loss in which all classes and examples count alike."""
+
+
+def classification_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array, loss: TaskLoss = PLAIN) -> Sums:
     """Return sums over the batch; the mean is formed once, from the sums of all devices.
 
     Args:
       logits: [B, C]; here and below B stands for [B, T] where T sequences share a row.
       labels: [B] int32.
       weights: [B] float32, 0 for what does not count, such as rows that only fill the batch.
+      loss: with weights of classes, an example has that of its class, by whose sum the loss is divided; so is what
+        smoothing spreads over the classes, each with its own weight, as in torch's CrossEntropyLoss.
 
     Returns:
       Losses (cross-entropy) in nats.
@@ -30,6 +55,47 @@ def classification_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
     losses = -jnp.take_along_axis(log_probabilities, labels[..., None], axis=-1)[..., 0]
     correct = jnp.argmax(logits, axis=-1) == labels
+    own = loss.weights_of(labels, weights)
+    if loss.focal_gamma:
+        losses *= jnp.exp(loss.focal_gamma * _log_of_others(log_probabilities, labels))
+    losses = own * losses
+    if loss.label_smoothing:
+        evenly = -weights * jnp.mean(loss.each(logits) * log_probabilities, axis=-1)
+        losses = (1 - loss.label_smoothing) * losses + loss.label_smoothing * evenly
+    return Sums(jnp.sum(losses), jnp.sum(own), jnp.sum(own * correct))
+
+
+def _log_of_others(log_probabilities: jax.Array, labels: jax.Array) -> jax.Array:
+    """Return log(1 - p) [B] of the classes `labels` [B], which has a slope also where 1 - p is 0 in float32."""
+    right = jax.nn.one_hot(labels, log_probabilities.shape[-1], dtype=jnp.bool_)
+    return jax.nn.logsumexp(jnp.where(right, -jnp.inf, log_probabilities), axis=-1)
+
+
+def multilabel_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array, loss: TaskLoss = PLAIN) -> Sums:
+    """Return sums over the batch; the mean over texts is formed once, from the sums of all devices.
+
+    Args:
+      logits: [B, C].
+      labels: float32 [B, C], 1 for the classes of a text, else 0.
+      weights: [B] float32, 0 for rows that only fill the batch.
+      loss: its weight of a class counts where a text has it, as `pos_weight` in torch's BCEWithLogitsLoss.
+
+    Returns:
+      Losses (binary cross-entropy, a mean over the classes) in nats; correct are texts all of whose classes are on the
+      right side of 0.5.
+    """
+    logits, smoothing = logits.astype(jnp.float32), loss.label_smoothing
+    present, absent = jax.nn.softplus(-logits), jax.nn.softplus(logits)  # -log p and -log(1 - p)
+    if loss.focal_gamma:
+        present, absent = (
+            present * jnp.exp(-loss.focal_gamma * absent),
+            absent * jnp.exp(-loss.focal_gamma * present),
+        )
+    if loss.class_weights:
+        present *= loss.each(logits)
+    targets = labels * (1 - smoothing) + smoothing / 2 if smoothing else labels
+    losses = jnp.mean(targets * present + (1 - targets) * absent, axis=-1)
+    correct = jnp.all((logits > 0) == (labels > 0), axis=-1)
     return Sums(jnp.sum(weights * losses), jnp.sum(weights), jnp.sum(weights * correct))
 
 
@@ -109,6 +175,8 @@ class TaskObjective:
     """
 
     model: BertForTask
+    loss: TaskLoss = PLAIN
+    """Of classification and of several labels per text."""
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -120,6 +188,8 @@ class TaskObjective:
             weights = end_weights(labels, batch["attention_mask"], weights)
         elif kind == "tagging":
             weights = word_weights(labels, weights)
+        elif kind == "classification":
+            weights = self.loss.weights_of(labels, weights)
         return {TERM.name: jnp.sum(weights)}
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
@@ -139,7 +209,9 @@ class TaskObjective:
         if head.kind == "tagging":
             classes, *_ = without_edges(labels)
             return tagging_sums(scores, classes, weights)
-        return classification_sums(scores, labels, weights)
+        if head.kind == "multilabel":
+            return multilabel_sums(scores, labels, weights, self.loss)
+        return classification_sums(scores, labels, weights, self.loss if head.kind == "classification" else PLAIN)
 
 
 def predictions(model: BertForTask, params: Any, batch: Batch) -> jax.Array:

@@ -12,16 +12,25 @@ from typing import Any, overload
 import numpy as np
 from absl import logging
 
-from bert_jax.config.finetuning import SequenceOptions, SquadOptions, TaggingOptions
+from bert_jax.config.finetuning import SentenceOptions, SequenceOptions, SquadOptions, TaggingOptions
 from bert_jax.data.sequences import Features, Uncut, as_features, batches
 from bert_jax.errors import UserError
 from bert_jax.pretrained.encodings import in_batches
 from bert_jax.pretrained.runner import Runner, softmax
-from bert_jax.tasks import ner, squad, squad_files
+from bert_jax.tasks import ner, sentences, squad, squad_files
 from bert_jax.tasks.conll import Sentence
+from bert_jax.tasks.sentences import in_windows
 from bert_jax.tasks.task_data import check_pairs, recorded_options, recorded_task
 from bert_jax.tasks.text import word_places
-from bert_jax.tokenization.tokenizer import Tokenizer, assembled, check_utf8, join, sequence_length, tokenize
+from bert_jax.tokenization.tokenizer import (
+    Tokenizer,
+    assembled,
+    check_utf8,
+    join,
+    sequence_length,
+    text_start,
+    tokenize,
+)
 
 SEVERAL = "; several are given as a list"
 
@@ -37,6 +46,16 @@ class Label:
     """The most probable class."""
     probabilities: dict[str, float]
     """Probabilities by name of the class."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """Answer of a classifier that gives a text any number of labels."""
+
+    names: tuple[str, ...]
+    """The labels whose probability reaches their threshold."""
+    probabilities: dict[str, float]
+    """Probabilities by name of the label."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +107,14 @@ def predict(model: Any, runner: Runner, inputs: Iterable[Any], batch_size: int, 
     def scores(features: Features) -> list[np.ndarray]:
         return task_scores(kind, runner, features, batch_size, progress)
 
-    kinds = {"classification": _labels, "regression": _numbers, "tagging": _tags, "choice": _choices, "span": _answers}
+    kinds = {
+        "classification": _labels,
+        "multilabel": _several_labels,
+        "regression": _numbers,
+        "tagging": _tags,
+        "choice": _choices,
+        "span": _answers,
+    }
     return kinds[kind](model, inputs, scores)
 
 
@@ -97,7 +123,7 @@ def task_scores(
 ) -> list[np.ndarray]:
     """Return the scores of every sequence by a head of this kind, in order and without padding, float32."""
     found: list[Any] = [None] * len(features)
-    for numbers, batch in in_batches(features, batch_size, progress, runner.packs_scores):
+    for numbers, batch in in_batches(features, batch_size, progress, runner.packs_scores and not features.in_windows):
         for row, number in zip(runner.task_scores(batch), numbers, strict=False):
             found[number] = row[: len(features.input_ids[number])] if kind in ("span", "tagging") else row
     return found
@@ -115,17 +141,35 @@ def _labels(model: Any, texts: Any, scores: Scores) -> list[Label]:
     return found
 
 
+def _several_labels(model: Any, texts: Any, scores: Scores) -> list[Labels]:
+    names, options = model.head.labels, _options(model, "text")
+    assert isinstance(options, SentenceOptions)
+    shares = sentences.probabilities(np.array(scores(_sequences(model, texts))))
+    said = shares >= np.array(options.thresholds)
+    return [
+        Labels(
+            tuple(name for name, chosen in zip(names, row, strict=True) if chosen),
+            dict(zip(names, values.tolist(), strict=True)),
+        )
+        for row, values in zip(np.broadcast_to(said, shares.shape), shares, strict=True)
+    ]
+
+
 def _numbers(model: Any, texts: Any, scores: Scores) -> list[float]:
     return [float(row) for row in scores(_sequences(model, texts))]
 
 
 def _sequences(model: Any, texts: Any) -> Features:
-    longest = model.config.longest_sequence
-    features = as_features(tokenize(model.need_tokenizer(), texts, longest, _longest(model)), longest)
-    check_pairs(
-        model.history, features, model.need_tokenizer(), lambda number: f"text {number} of the list", model.path
-    )
-    return features
+    longest, tokenizer = model.config.longest_sequence, model.need_tokenizer()
+    windows = bool(model.head.windows and recorded_task(model.history))
+    rows = tokenize(tokenizer, texts, None if windows else longest, None if windows else _longest(model))
+    features = as_features(rows, longest)
+    check_pairs(model.history, features, tokenizer, lambda number: f"text {number} of the list", model.path)
+    if not windows:
+        return features
+    options, start = _options(model, recorded_task(model.history)), text_start(tokenizer)
+    assert isinstance(options, SentenceOptions)
+    return in_windows([ids[start : start + len(ids) - 2] for ids, _ in rows], tokenizer, options)
 
 
 def _tags(model: Any, sentences: Any, scores: Scores) -> list[list[tuple[str, str]]]:
@@ -228,7 +272,7 @@ def _warn_of_what_is_cut(features: Features) -> None:
 
 
 def _options(model: Any, task: str) -> SequenceOptions:
-    return recorded_options(model.history, task, model.config.longest_sequence)
+    return recorded_options(model.history, task, model.config.longest_sequence, model.head)
 
 
 def _longest(model: Any) -> int:

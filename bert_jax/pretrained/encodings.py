@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from bert_jax.config import EncoderConfig
+from bert_jax.config import EmbeddingConfig, EncoderConfig
 from bert_jax.config.model import Combination, Pooling
 from bert_jax.data.sequences import Batch, Features, PackedBatches, as_features, batches, sequence_lengths, text_places
 from bert_jax.devices.process import machine_memory
@@ -171,6 +171,19 @@ def _integers(name: str, given: ArrayLike, bound: int, shape: tuple[int, ...] | 
         wrong = values.min() if values.min() < 0 else values.max()
         raise UserError(f"{name} has the value {wrong}; this model knows 0 to {bound - 1:,}")
     return values.astype(np.int32)
+
+
+def with_prompt(texts: Texts, embedding: EmbeddingConfig, prompt: str | None) -> Texts:
+    """Return the texts after the prompt that a model has for queries or for documents; None: as they are."""
+    if prompt not in (None, "query", "document"):
+        raise UserError(f"prompt={prompt!r} must be 'query' or 'document', or None for texts as they are")
+    before = {None: "", "query": embedding.query_prompt, "document": embedding.document_prompt}[prompt]
+    if not before:
+        return texts
+    rows = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str | tuple) else [texts]
+    if wrong := [row for row in rows if not isinstance(row, str)]:
+        raise UserError(f"prompt={prompt!r} is for a text or a list of texts, but there is {wrong[0]!r:.60}")
+    return f"{before}{texts}" if isinstance(texts, str) else [f"{before}{row}" for row in rows]
 
 
 LONG = 10  # number of batches from which on a progress bar is shown

@@ -25,14 +25,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax.checkpoints.record import leaf_paths
+from bert_jax.checkpoints.record import fingerprint, leaf_paths
 from bert_jax.config import AttentionConfig, ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig
 from bert_jax.config.model import Combination, Pooling
+from bert_jax.config.options import to_dict
 from bert_jax.data.sequences import Batch, Features
 from bert_jax.devices.compilation import use_compilation_cache
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.files import near_path
+from bert_jax.files import checksum, near_path
 from bert_jax.formats.conversion import new_directory, write_bert_jax
 from bert_jax.formats.opening import one_device, open_stored, place
 from bert_jax.formats.stored import (
@@ -51,7 +52,15 @@ from bert_jax.models.pooling import check_pooling, layer_indices
 from bert_jax.models.protocol import EncoderOutput, structure
 from bert_jax.models.stack import one_block
 from bert_jax.pretrained.answers import Filled, fill_mask, predict, task_scores
-from bert_jax.pretrained.encodings import Collector, Encoding, encode_ids, in_batches, read_texts, vector_form
+from bert_jax.pretrained.encodings import (
+    Collector,
+    Encoding,
+    encode_ids,
+    in_batches,
+    read_texts,
+    vector_form,
+    with_prompt,
+)
 from bert_jax.pretrained.runner import Parameters, Runner, not_finite, softmax
 from bert_jax.tasks.task_data import without_metrics
 from bert_jax.tokenization.tokenizer import Texts, Tokenizer, lowered
@@ -303,6 +312,18 @@ class PretrainedModel:
         with new_directory(path) as directory:
             write_bert_jax(as_stored(self, params), directory, by="model.save")
 
+    @property
+    def fingerprint(self) -> str:
+        """A checksum of all that vectors of texts follow from: sizes, present parameters, tokenizer and its use."""
+        return checksum(
+            {
+                "config": to_dict(self.config),
+                "params": fingerprint(self._parameters.current()),
+                "tokenizer": self.need_tokenizer().fingerprint,
+                "lowercase": self.embedding.lowercase,
+            }
+        )
+
     def need_tokenizer(self) -> Tokenizer:
         """Return the tokenizer; raise a UserError if the model came without one."""
         if self.tokenizer is None:
@@ -443,6 +464,7 @@ class PretrainedModel:
         weights: ArrayLike | None = None,
         postprocess: Postprocess | str | None = None,
         normalize: bool | None = None,
+        prompt: Literal["query", "document"] | None = None,
         batch_size: int = 32,
         max_length: int | None = None,
         truncate: bool = True,
@@ -450,8 +472,9 @@ class PretrainedModel:
     ) -> np.ndarray:
         """Return one vector per text, float32 [n, H] ([n, 4·H] for concat_last_four): layers combined, then pooled.
 
-        The defaults are those of the loaded directory if it is one of sentence-transformers (`embedding`; print the
-        model to see them): its pooling, normalization and maximum length, and whether text is lowercased first.
+        The defaults are those of the loaded directory if it is one of sentence-transformers or of the task vectors
+        (`embedding`; print the model to see them): its pooling, normalization and maximum length, and whether text is
+        lowercased first.
 
         Args:
           layers: last, second_to_last, sum_last_four, concat_last_four, weighted_last_four or weighted_all: see
@@ -462,6 +485,7 @@ class PretrainedModel:
             `bert_jax.analysis.fit_postprocess` has fitted on the same layers and pooling, or the name of one that was
             saved with the model.
           normalize: whether to divide each vector by its Euclidean norm. None: as above, for most models False.
+          prompt: whether the texts are queries or documents, before which the model has its prompt for these, if any.
           batch_size: as in `encode`.
           max_length: as in `encode`.
           truncate: as in `encode`.
@@ -472,6 +496,7 @@ class PretrainedModel:
             given.
         """
         form = vector_form(self, layers, pooling, weights, postprocess, normalize)
+        texts = with_prompt(texts, self.embedding, prompt)
         texts = lowered(texts) if self.embedding.lowercase else texts
         features = read_texts(self, texts, self.embedding.max_length if max_length is None else max_length, truncate)
         found = in_batches(features, batch_size, progress, packed=True)
@@ -516,7 +541,7 @@ class PretrainedModel:
     def predict(self, inputs: Iterable[Any], *, batch_size: int = 32, progress: bool | None = None) -> list[Any]:
         """Return the answer of the task head to each of `inputs`, one or a list of:
 
-        - classification: a text or a pair (tuple) → Label; regression: the same → float;
+        - classification: a text or a pair (tuple) → Label; multilabel: the same → Labels; regression: → float;
         - tagging: a sentence as a str, split into words as BERT does, → [TaggedWord, …], which are (word, tag) with the
         characters `start` and `end` of the word; or as a tuple of words → [(word, tag), …];
         - choice: (text, [candidate, …]) → Choice; span: (question, context) → Answer.
@@ -536,6 +561,7 @@ def load(
     mesh: Mesh | None = None,
     compute: ComputeConfig = ComputeConfig(),
     part: Literal["generator"] | None = None,
+    adapter: str | os.PathLike[str] | None = None,
 ) -> PretrainedModel:
     """Return the model in `path` with its configuration, parameters (float32) and tokenizer.
 
@@ -546,6 +572,8 @@ def load(
       mesh: None for the first device; else every device reads its own part (bert_jax/devices/sharding.py).
       compute: dtype of activations and the like; see ComputeConfig.
       part: "generator" for that of a run of replaced-token detection, of which None opens the discriminator.
+      adapter: directory of an adapter of PEFT (LoRA) whose changes, and whose head, are added to the model. The
+        directory can be the path too, if it says which model it adapts.
 
     Raises:
       UserError: there is no readable model, only a pickle, damaged files, or arrays that do not fit the configuration;
@@ -554,7 +582,12 @@ def load(
     if part not in (None, "generator"):
         raise UserError(f"part={part!r:.40} must be 'generator', or None for the model itself")
     stored = _opened(path)
-    return _loaded(stored if part is None else generator_of(stored), mesh, compute)
+    stored = stored if part is None else generator_of(stored)
+    if adapter is not None:
+        from bert_jax.formats.peft import with_adapter
+
+        stored = with_adapter(stored, adapter)
+    return _loaded(stored, mesh, compute)
 
 
 def load_with_generator(

@@ -25,7 +25,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining, with_head_gates, with_memory
 from bert_jax.models.bert_parameters import SHARE_ROWS
 from bert_jax.models.layers import PackedTexts
-from bert_jax.models.pooling import combine, pool, read_mask
+from bert_jax.models.pooling import combine, pool, read_mask, unit_vectors
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.tasks import predictions
@@ -268,7 +268,7 @@ def _vectors(
     vectors = combined.astype(np.float32)
     if pooling != "pooler":
         vectors = pool(vectors, inputs["attention_mask"], pooling, PackedTexts.of(inputs))
-    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12) if normalize else vectors
+    return unit_vectors(vectors) if normalize else vectors
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

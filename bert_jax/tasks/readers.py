@@ -427,8 +427,8 @@ def whole_characters(text: str) -> str:
 
 def need_files(data: TaskDataConfig) -> None:
     """Raise a UserError if a file or directory on this machine that `data` names is not there; nothing is read."""
-    named = {name: getattr(data, name, "") for name in ("dir", "train", "dev", "test")}
-    for name, given in named.items() if not data.named else ():
+    named = [("dir", data.dir), *((name, file) for name in ("train", "dev", "test") for file in data.files(name))]
+    for name, given in named if not data.named else ():
         if given and not is_remote(given) and not epath.Path(given).expanduser().exists():
             raise UserError(f"data.{name}={given}: no such {'directory' if name == 'dir' else 'file'}")
 

@@ -9,6 +9,8 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -17,23 +19,29 @@ import numpy as np
 from bert_jax.config import EncoderConfig, HeadConfig
 from bert_jax.config.finetuning import (
     GLUE,
+    SUPERGLUE_SENTENCES,
     FinetuneConfig,
+    SentenceOptions,
     SequenceOptions,
     SquadOptions,
     TaskDataConfig,
+    TaskOptions,
     TextDataConfig,
     task_defaults,
 )
+from bert_jax.config.model import HeadKind
 from bert_jax.config.options import from_dict, to_dict, with_options
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.data.sequences import Features
 from bert_jax.data.spelling_errors import edited_text, edited_words
 from bert_jax.errors import UserError
 from bert_jax.randomness import Stream, bits
-from bert_jax.tasks import choice, ner, readers, text
+from bert_jax.tasks import choice, ner, readers, sentences, squad, text
 from bert_jax.tasks.conll import Sentence
-from bert_jax.tasks.sentences import Sentences
-from bert_jax.tasks.squad import tuned
+from bert_jax.tasks.glue import GLUE_TASKS
+from bert_jax.tasks.sentences import SentenceFeatures, Sentences
+from bert_jax.tasks.superglue import SUPERGLUE_TASKS
+from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 
@@ -89,10 +97,12 @@ class TaskFamily(Protocol):
 
 FAMILIES = {
     **dict.fromkeys(GLUE, "bert_jax.tasks.glue"),
+    **dict.fromkeys((*SUPERGLUE_SENTENCES, "copa"), "bert_jax.tasks.superglue"),
     **dict.fromkeys(("squad_v1", "squad_v2"), "bert_jax.tasks.squad"),
     **dict.fromkeys(("swag", "race", "choice"), "bert_jax.tasks.choice"),
     "ner": "bert_jax.tasks.ner",
     "text": "bert_jax.tasks.text",
+    "vectors": "bert_jax.tasks.vectors",
 }
 
 
@@ -106,9 +116,50 @@ def family_of(task: str) -> TaskFamily:
     return cast(TaskFamily, importlib.import_module(FAMILIES[task]))
 
 
-def main_metric(task: str, labels: tuple[str, ...]) -> str:
-    """Return the name in `score` that selects among runs; in the task text it is pearson for numbers (no labels)."""
-    return "pearson" if task == "text" and not labels else family_of(task).MAIN_METRIC[task]
+def main_metric(task: str, head: HeadConfig) -> str:
+    """Return the name in `score` that selects among runs; in the task text it depends on the kind of the head."""
+    return sentences.MEASURED[head.kind][0] if task == "text" else family_of(task).MAIN_METRIC[task]
+
+
+def head_kinds(task: str, labels: tuple[str, ...]) -> tuple[HeadKind, ...]:
+    """Return the kinds of heads that answer a task with these classes; a text may have one of them, or several."""
+    usual = family_of(task).head(task, labels).kind
+    return (usual, "multilabel") if task == "text" and usual == "classification" else (usual,)
+
+
+_OTHERS = {
+    "ner": ("precision", "recall", "accuracy"),
+    **dict.fromkeys(("squad_v1", "squad_v2"), ("exact_match",)),
+    **{task: spec.metrics[1:] for task, spec in (GLUE_TASKS | SUPERGLUE_TASKS).items()},
+}
+"""Metrics by which runs can be compared in place of the main one, by task."""
+
+
+def selecting_metrics(task: str, head: HeadConfig) -> tuple[str, ...]:
+    """Return the metrics by which runs can be compared, the usual one first."""
+    if task == "text":
+        return sentences.MEASURED[head.kind]
+    return (main_metric(task, head), *_OTHERS.get(task, ()))
+
+
+Metric = Callable[[np.ndarray, np.ndarray], float]
+"""A function of answers and predictions as `sentences.answered` returns them, from outside the package."""
+
+
+def check_metrics(task: str, metrics: Mapping[str, Metric]) -> None:
+    """Raise a UserError about metrics from outside that are not functions by name, or have nothing to measure."""
+    if not isinstance(metrics, Mapping):
+        raise UserError(f"metrics={metrics!r:.60} must be a dict from names to functions of (answers, predictions)")
+    for name, function in metrics.items():
+        if not (isinstance(name, str) and re.fullmatch(r"\w+", name)) or not callable(function):
+            raise UserError(
+                f"metrics has {name!r:.60}: {function!r:.60}; expected a name of letters, digits and _, and a function "
+                "of (answers, predictions) that returns a number"
+            )
+    if metrics and task not in SentenceOptions.chosen_for:
+        raise UserError(
+            f"metrics belong to tasks on sentences ({', '.join(SentenceOptions.chosen_for)}), not to {task}"
+        )
 
 
 def noisy_examples(examples: Any, noise: NoiseConfig, seed: int = 0) -> Any:
@@ -156,18 +207,28 @@ def _question(question: choice.Question, key: np.ndarray, noise: NoiseConfig) ->
     return question._replace(context=context, stem=stem, choices=tuple(choices))
 
 
+def tuned(options: TaskOptions, metrics: Mapping[str, float], head: HeadConfig | None) -> TaskOptions:
+    """Return `options` for prediction after training: with the thresholds best on dev, unless some are given."""
+    if isinstance(options, SentenceOptions):
+        return options if head is None else sentences.tuned(options, metrics, head)
+    return squad.tuned(options, dict(metrics))
+
+
 def recorded_task(history: dict[str, Any]) -> str:
     """Return the task that the model of `history` (StoredModel.history) was fine-tuned on; "" if not recorded."""
     return _settings(history).get("task", "")
 
 
-def recorded_config(history: dict[str, Any], task: str) -> FinetuneConfig:
+def recorded_config(history: dict[str, Any], task: str, head: HeadConfig | None = None) -> FinetuneConfig:
     """Return the options of its fine-tuning for `task`, usually its own; ax is read as mnli is.
 
-    For a model from elsewhere these are the defaults of `task`.
+    For a model from elsewhere these are the defaults of `task`; whether a text has several labels, its `head` says.
     """
     task, settings = "mnli" if task == "ax" else task, _settings(history)
-    return with_options(from_dict(FinetuneConfig, settings), {"task": task}) if settings else task_defaults(task)
+    found = with_options(from_dict(FinetuneConfig, settings), {"task": task}) if settings else task_defaults(task)
+    if head is not None and head.kind == "multilabel" and isinstance(found.data, TextDataConfig):  # from elsewhere too
+        found = dataclasses.replace(found, data=dataclasses.replace(found.data, several_labels=True))
+    return found
 
 
 def recorded_pairs(history: dict[str, Any]) -> bool | None:
@@ -195,13 +256,15 @@ def check_pairs(
         )
 
 
-def recorded_options(history: dict[str, Any], task: str, positions: int) -> SequenceOptions:
-    """Return the options of its sequences, with the "no answer" threshold that was best on dev unless one was given.
+def recorded_options(
+    history: dict[str, Any], task: str, positions: int, head: HeadConfig | None = None
+) -> SequenceOptions:
+    """Return the options of its sequences, with the thresholds that were best on dev unless some were given.
 
     For a model from elsewhere these are the defaults of `task`. Lengths are within `positions` tokens in either case:
     new questions are cut to a third of a row, or no shorter than those that such short rows were trained with.
     """
-    options = tuned(recorded_config(history, task).options, history.get("metrics") or {})
+    options = tuned(recorded_config(history, task).options, history.get("metrics") or {}, head)
     assert isinstance(options, SequenceOptions)  # even of ax
     length = min(options.max_length, positions)
     if isinstance(options, SquadOptions) and options.max_query_length + 3 >= length:
@@ -215,7 +278,8 @@ def without_metrics(history: dict[str, Any]) -> dict[str, Any]:
     """Return `history` for parameters that may differ from those evaluated; a threshold tuned on dev is kept."""
     settings = _settings(history)
     if "options" in settings:
-        options = tuned(from_dict(FinetuneConfig, settings).options, history.get("metrics") or {})
+        head = from_dict(HeadConfig, history["config"].get("head") or {})
+        options = tuned(from_dict(FinetuneConfig, settings).options, history.get("metrics") or {}, head)
         history = history | {"config": history["config"] | {"finetune": settings | {"options": to_dict(options)}}}
     return history | {"metrics": None}
 
@@ -241,6 +305,10 @@ class TaskData:
     """dev and, for MNLI, dev_mismatched; the first one selects."""
     tests: dict[str, Split]
     """All test sets of the data, labelled or not; predictions are written for them."""
+    metrics: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
+    """Those from outside, by name."""
+    select_by: str = ""
+    """The metric that chooses among runs, if it is not the task's main one."""
     held_out: float = 0.0
     """Share of the different training texts that has become the dev set."""
     parts: np.ndarray | None = None
@@ -279,7 +347,42 @@ class TaskData:
 
     @property
     def main_metric(self) -> str:
-        return main_metric(self.task, self.head.labels)
+        return self.select_by or self.selecting[0]
+
+    @property
+    def _judged(self) -> Split:
+        """Examples by which runs are compared, or of a cross-validation all those that are."""
+        return self.evaluations["dev"] if self.evaluations else self.train
+
+    @property
+    def selecting(self) -> tuple[str, ...]:
+        """Metrics of the task by which runs can be compared, the usual one first."""
+        dev = self._judged.examples
+        return dev.metrics if isinstance(dev, VectorExamples) else selecting_metrics(self.task, self.head)
+
+    def scores(self, split: Split, features: Features, logits: list[np.ndarray]) -> dict[str, float]:
+        """Return the metrics of a split that has answers, those from outside after those of the task."""
+        found = {key: float(value) for key, value in self.family.score(split.examples, features, logits).items()}
+        if self.metrics:
+            answers, predictions = sentences.answered(split.examples, cast(SentenceFeatures, features), logits)
+            found |= {name: _measured(name, each, answers, predictions) for name, each in self.metrics.items()}
+        return found
+
+    def measured_by(self, metrics: Mapping[str, Metric], select_by: str) -> "TaskData":
+        """Return the data with metrics from outside, tried on the answers of dev, and the name of the one that chooses.
+
+        Raises:
+          UserError: one has the name of another or returns no number, or `select_by` is none of all.
+        """
+        usual, examples = self.selecting, self._judged.examples
+        if taken := next((name for name in metrics if name in usual), None):
+            raise UserError(f"metrics has {taken!r}, the name of one that {self.task} has already; give yours another")
+        if select_by and select_by not in (known := [*usual, *metrics]):
+            raise UserError(f"select_by={select_by!r:.60} is none of the metrics on dev, {', '.join(known)}")
+        for name, function in metrics.items():
+            answers = sentences.named_answers(examples)
+            _measured(name, function, answers, answers)
+        return dataclasses.replace(self, metrics=metrics, select_by=select_by)
 
     def fingerprint(self) -> str:
         """Return the fingerprint of training and dev set, which must not change within a work directory."""
@@ -289,6 +392,16 @@ class TaskData:
         """Return the fingerprint of the test sets and of the names of their examples in files of predictions."""
         names = [list(getattr(split.examples, "index", ())) for split in self.tests.values()]
         return hashlib.sha256(json.dumps([_fingerprint(self.tests.values()), names]).encode()).hexdigest()
+
+
+def _measured(name: str, function: Metric, answers: np.ndarray, predictions: np.ndarray) -> float:
+    """Return what a metric from outside says of copies of the arrays; what is undefined counts as 0."""
+    value = function(answers.copy(), predictions.copy())
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise UserError(f"the metric {name!r} returned {value!r:.60}; expected a number") from None
+    return found if math.isfinite(found) else 0.0
 
 
 def _chosen(split: Split, numbers: np.ndarray) -> Split:
@@ -305,7 +418,15 @@ def _chosen(split: Split, numbers: np.ndarray) -> Split:
             answers=None if examples.answers is None else examples.answers[numbers],
             weights=weights,
         ),
-        dataclasses.replace(features.part(numbers), labels=features.labels[numbers], weights=weights),
+        dataclasses.replace(
+            features,
+            input_ids=[features.input_ids[number] for number in numbers],
+            token_type_ids=[features.token_type_ids[number] for number in numbers],
+            labels=features.labels[numbers],
+            example=np.arange(len(numbers), dtype=np.int32),
+            uncut=None,
+            weights=weights,
+        ),
     )
 
 
@@ -368,7 +489,14 @@ def read_task(
     devs = [] if folds else ["dev", *(name for name in present if name.startswith("dev") and name != "dev")]
     evaluations = {name: split(read(name, labels)) for name in devs}
     _check_dev(config.data, present, evaluations, len(clean))
-    changes = {name: getattr(config, name) for name in ("crf", "features", "lstm_size", "train_encoder")}
+    changes: dict[str, Any] = {
+        name: getattr(config, name) for name in ("crf", "features", "lstm_size", "train_encoder")
+    }
+    if isinstance(config.options, SentenceOptions):
+        changes["windows"] = config.options.windows
+    if isinstance(data, TextDataConfig) and data.several_labels:
+        changes["kind"] = "multilabel"
+        _check_thresholds(config, labels)
     if config.head_dropout is not None:
         changes["dropout"] = config.head_dropout
     head = dataclasses.replace(family.head(config.task, labels), **changes)
@@ -378,6 +506,16 @@ def read_task(
         return task
     scored = split(clean) if config.noise.rate else train
     return dataclasses.replace(task, parts=text.folds(clean, folds), clean=scored)
+
+
+def _check_thresholds(config: FinetuneConfig, labels: tuple[str, ...]) -> None:
+    """Raise a UserError unless there are as many thresholds as classes, or one for all."""
+    given = config.options.thresholds if isinstance(config.options, SentenceOptions) else ()
+    if len(given) not in (0, 1, len(labels)):
+        raise UserError(
+            f"options.thresholds has {len(given)} numbers, but the texts have {len(labels)} classes "
+            f"({', '.join(labels):.200}); give one for each in this order, or one for all"
+        )
 
 
 def _check_dev(data: TaskDataConfig, present: Sequence[str], evaluations: dict[str, Split], size: int) -> None:

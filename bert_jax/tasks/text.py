@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +19,13 @@ import tokenizers
 from etils import epath
 
 from bert_jax.config.finetuning import TextDataConfig
-from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.files import decoded, read_text
+from bert_jax.models.bert_parameters import OF_TEXTS
 from bert_jax.randomness import Stream, permute
 from bert_jax.tasks import readers, sentences
 from bert_jax.tasks.glue import MRPC_TEST, MRPC_TRAIN
-from bert_jax.tasks.sentences import Record, Sentences
+from bert_jax.tasks.sentences import Record, SentenceFeatures, Sentences
 from bert_jax.tasks.sentences import features as features  # names of every TaskFamily
 from bert_jax.tasks.sentences import head as head
 from bert_jax.tokenization.wordpiece import basic_normalizer, basic_pre_tokenizer
@@ -53,6 +53,11 @@ def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Rec
         are stray quotation marks; a text or label is missing or empty; or the file is not UTF-8. Names file and line.
     """
     if file.is_dir():
+        if data.several_labels:
+            raise UserError(
+                f"{file} is a directory for each class, in which a text has one label; give a file of JSON lines with "
+                "a list of labels for data.several_labels=True"
+            )
         return _read_directory(file)
     if file.suffix in readers.ROW_ENDINGS:
         return records_of(str(file), readers.file_rows(file), data, split)
@@ -63,7 +68,7 @@ def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Rec
         )
     text = read_text(file)
     lines = readers.tsv(text) if file.suffix == ".tsv" else readers.csv(text, file)
-    return records_of(str(file), _mappings(file, lines, has_header=not data.text_column.isdecimal()), data, split)
+    return records_of(str(file), mappings(file, lines, has_header=not data.text_column.isdecimal()), data, split)
 
 
 def records_of(
@@ -88,7 +93,7 @@ def records_of(
                 where,
                 readers.text_of(where, values, text),
                 None if pair is None else readers.text_of(where, values, pair),
-                None if label is None else _label(where, values.get(label), spelled),
+                None if label is None else _labels(where, values.get(label), data, spelled),
                 str(len(records)),
                 1.0 if weight is None else _weight(where, weight, values.get(weight)),
             )
@@ -98,7 +103,7 @@ def records_of(
     return records
 
 
-def _mappings(file: epath.Path, lines: Iterator[readers.Row], has_header: bool) -> Iterator[tuple[str, dict[str, str]]]:
+def mappings(file: epath.Path, lines: Iterator[readers.Row], has_header: bool) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield (where, {column: field}) of every line below the header; without one the columns are called 1, 2, 3 …"""
     header, expected = None, ""
     for number, fields in lines:
@@ -169,7 +174,36 @@ def _label(where: str, value: Any, spelled: Callable[[Any], str]) -> str | None:
     return label
 
 
+def _labels(
+    where: str, value: Any, data: TextDataConfig, spelled: Callable[[Any], str]
+) -> str | tuple[str, ...] | None:
+    """Return the label or, where an example has several, the tuple of them; None where the value is missing."""
+    value = sorted(value, key=str) if isinstance(value, set | frozenset) else value
+    if not data.several_labels:
+        if isinstance(value, list | tuple):
+            raise UserError(
+                f"{where}: the label {value!r:.80} is a list; give --data.several_labels=true (from Python "
+                "several_labels=True) if an example has any number of labels"
+            )
+        return _label(where, value, spelled)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        names = [_label(where, part, spelled) for part in value.split(data.label_separator) if part.strip()]
+    else:
+        names = [_label(where, part, spelled) for part in (value if isinstance(value, list | tuple) else [value])]
+    if None in names:
+        raise UserError(f"{where}: one of the labels {value!r:.80} is empty")
+    return tuple(name for name in dict.fromkeys(names) if name is not None)
+
+
+def _names(label: Any) -> tuple[str, ...]:
+    """Return the labels of an example as text."""
+    return label if isinstance(label, tuple) else () if label is None else (str(label),)
+
+
 def _weight(where: str, column: str, value: Any) -> float:
+    """Return the weight of an example; a UserError if it is no number from 0 on."""
     try:
         weight = math.nan if value is None or isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -232,12 +266,8 @@ def is_plain(source: str, head: str) -> bool:
         return True
     path = epath.Path(source).expanduser()
     if not path.is_dir():
-        return (
-            path.suffix == ".txt"
-            and path.name not in (MRPC_TRAIN, MRPC_TEST)
-            and head in ("classification", "regression")
-        )
-    return head in ("classification", "regression", "tagging") and not any(entry.is_dir() for entry in path.iterdir())
+        return path.suffix == ".txt" and path.name not in (MRPC_TRAIN, MRPC_TEST) and head in OF_TEXTS
+    return head in (*OF_TEXTS, "tagging") and not any(entry.is_dir() for entry in path.iterdir())
 
 
 def read_plain_texts(source: str) -> list[PlainText]:
@@ -304,20 +334,22 @@ def load(
     """
     parted = bool(data.dev_share) and split in ("train", "dev")
     source = "train" if parted else split
-    records = _read(task, data, source, given)
-    spelled = iter(readers.composed([(each.where, str(each.label)) for each in records if each.label is not None]))
-    records = [each if each.label is None else each._replace(label=next(spelled)) for each in records]
-    if labels is None:
+    records = _composed(_read(task, data, source, given))
+    if labels is None and data.several_labels:
+        labels = _discover_several(records)
+    elif labels is None:
         labels = () if data.regression else _discover(records, decimals=data.regression is False)
     numbers = {readers.composed_form(name): number for number, name in enumerate(labels)}
     if parted:
         if "dev" in splits(task, data):
             where = f"data.dir={data.dir} has a dev file" if data.dir else f"{data.named} has a dev split"
             raise UserError(f"data.dev_share={data.dev_share}, but {where}; leave the option out")
-        records = _part(records, data, split, classes=bool(labels))
+        records = _part(records, data, split, classes=bool(labels) and not data.several_labels)
     if split == "train" and not any(record.weight for record in records):
         raise UserError(f"{records[0].where}, and every other example, has the weight 0: there is nothing to learn")
-    return sentences.collect(task, records, tuple(labels), numbers, unlabelled=split == "test")
+    return sentences.collect(
+        task, records, tuple(labels), numbers, unlabelled=split == "test", several=data.several_labels
+    )
 
 
 def _read(task: str, data: TextDataConfig, split: str, given: readers.Given | None) -> list[Record]:
@@ -329,12 +361,25 @@ def _read(task: str, data: TextDataConfig, split: str, given: readers.Given | No
     return read_records(readers.find_file(data, split, file_names(split)), data, split)
 
 
-def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...], pairs: bool | None) -> Sentences:
+def _composed(records: list[Record]) -> list[Record]:
+    """Return the records with their labels in the form in which these are compared."""
+    spelled = iter(readers.composed([(each.where, name) for each in records for name in _names(each.label)]))
+    found = []
+    for each in records:
+        names = tuple(next(spelled) for _ in _names(each.label))
+        found.append(each._replace(label=names if isinstance(each.label, tuple) else next(iter(names), None)))
+    return found
+
+
+def from_plain(
+    texts: Sequence[PlainText], labels: tuple[str, ...], pairs: bool | None, several: bool = False
+) -> Sentences:
     """Return plain texts as unlabelled examples.
 
     Args:
       pairs: whether the model reads pairs, whose two texts are separated by a tab; None: it does if any line has a tab,
         or if each file of a directory has one.
+      several: whether the model gives a text any number of labels.
 
     Raises:
       UserError: a pair does not have exactly one tab or has a blank half, or a model of single texts gets a line with a
@@ -356,29 +401,34 @@ def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...], pairs: bool 
         if len(more) != pairs or not all(part.strip() for part in (first, *more)):
             raise UserError(f"{where}: {reason}, written with one tab between the two; found {text!r:.80}")
         records.append(Record(where, first, more[0] if pairs else None, None, index))
-    return sentences.collect("text", records, labels, {}, unlabelled=True)
+    return sentences.collect("text", records, labels, {}, unlabelled=True, several=several)
 
 
 def prediction_names(examples: Sentences, split: str) -> list[str]:
     """Return the names of the files that `write_predictions` writes, the main one first."""
-    return [f"predictions_{split}.tsv"]
+    return [f"predictions_{split}.jsonl" if examples.several else f"predictions_{split}.tsv"]
 
 
-def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return accuracy and matthews, or pearson and spearman for regression."""
+def score(examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray]) -> dict[str, float]:
+    """Return the metrics of `sentences.MEASURED`; where examples have several labels, the threshold of each as well."""
+    if examples.several:
+        return sentences.several_scores(examples, features, logits)
     found = sentences.predictions(examples, logits)
     assert examples.answers is not None, "has_answers comes first"
-    names = ("accuracy", "matthews") if examples.labels else ("pearson", "spearman")
+    names = sentences.MEASURED["classification" if examples.labels else "regression"]
     return {name: sentences.METRICS[name](examples.answers, found) for name in names}
 
 
 def write_predictions(
-    examples: Sentences, features: Features, logits: Sequence[np.ndarray], directory: str, split: str
+    examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray], directory: str, split: str
 ) -> list[str]:
     """Write `predictions_SPLIT.tsv`: index (from 0), prediction, and for classes the probability of the predicted one.
 
+    Where examples have several labels, it is `predictions_SPLIT.jsonl`, with all labels and their probabilities.
     Numbers have all their digits, so that metrics computed from the file equal those of `score`.
     """
+    if examples.several:
+        return _write_several(examples, features, logits, directory, split)
     found = sentences.predictions(examples, logits)
     if examples.labels:
         below_best = np.asarray(logits) - np.max(logits, axis=1, keepdims=True)
@@ -392,6 +442,29 @@ def write_predictions(
     file = epath.Path(directory) / prediction_names(examples, split)[0]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(["index\tprediction" + "\tprobability" * bool(examples.labels), *rows]) + "\n")
+    return [str(file)]
+
+
+def _write_several(
+    examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray], directory: str, split: str
+) -> list[str]:
+    """Write {"index": …, "prediction": [label, …], "probabilities": {label: …}} for each example; return the file."""
+    shares = sentences.probabilities(logits)
+    found = shares >= sentences.thresholds(examples, features, shares)
+    lines = [
+        json.dumps(
+            {
+                "index": index,
+                "prediction": [label for label, said in zip(examples.labels, row, strict=True) if said],
+                "probabilities": dict(zip(examples.labels, values.round(6).tolist(), strict=True)),
+            },
+            ensure_ascii=False,
+        )
+        for index, row, values in zip(examples.index, found, shares, strict=True)
+    ]
+    file = epath.Path(directory) / prediction_names(examples, split)[0]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n")
     return [str(file)]
 
 
@@ -442,7 +515,8 @@ def folds(examples: Sentences, count: int) -> np.ndarray:
       UserError: there are fewer different texts than parts.
     """
     pairs = list(zip(examples.first, examples.second or [None] * len(examples), strict=True))
-    strata = examples.answers.tolist() if examples.labels and examples.answers is not None else [0] * len(pairs)
+    classes = examples.labels and not examples.several  # sets of labels are too many to have equal shares
+    strata = examples.answers.tolist() if classes and examples.answers is not None else [0] * len(pairs)
     texts = [text for group in _groups(pairs, strata) for text in group]
     if len(texts) < count:
         raise UserError(f"data.folds={count}, but there are {len(texts):,} different texts; give at most that many")
@@ -480,7 +554,7 @@ def _discover(records: list[Record], decimals: bool) -> tuple[str, ...]:
         if record.label is not None:
             found.setdefault(str(record.label), record)
     are_numbers = all(map(_NUMBER.fullmatch, found))
-    labels = sorted(found, key=(lambda label: (float(label), label)) if are_numbers else None)
+    labels = sorted(found, key=_order(found))
     if any(record.label is None for record in records):
         return tuple(labels)  # collect() names the first
     if len(labels) == 1:
@@ -500,3 +574,19 @@ def _discover(records: list[Record], decimals: bool) -> tuple[str, ...]:
             "name another --data.label_column, or give --data.regression=true if the labels are numbers"
         )
     return tuple(labels)
+
+
+def _discover_several(records: list[Record]) -> tuple[str, ...]:
+    """Return the labels of all examples, sorted as `_discover` does; a UserError if there is nothing to tell apart."""
+    found = {name for record in records for name in _names(record.label)}
+    if len({frozenset(_names(record.label)) for record in records}) == 1 and records[0].label is not None:
+        shown = ", ".join(sorted(found)) or "none"
+        raise UserError(
+            f"{records[0].where}, and every other example, has the same labels ({shown:.80}): there is nothing to learn"
+        )
+    return tuple(sorted(found, key=_order(found)))
+
+
+def _order(labels: Collection[str]) -> Callable[[str], Any] | None:
+    """Return the key by which labels are sorted: as numbers if all are."""
+    return (lambda label: (float(label), label)) if all(map(_NUMBER.fullmatch, labels)) else None

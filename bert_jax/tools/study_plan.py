@@ -28,7 +28,7 @@ from bert_jax.devices import sharding
 from bert_jax.errors import UserError, at_least, first_lines
 from bert_jax.files import is_remote
 from bert_jax.finetuning.plan import plan as planned_runs
-from bert_jax.finetuning.programs import make_programs
+from bert_jax.finetuning.programs import make_programs, task_loss
 from bert_jax.pretrained.model import load
 from bert_jax.pretraining import default_objective, make_learner, read_config
 from bert_jax.tasks.task_data import TaskData, read_task
@@ -377,7 +377,9 @@ def _check_tasks(run: StudyRun, config: Config, read: dict[Hashable, TaskData], 
         try:
             if key not in read:
                 read[key] = read_task(task, config.model, tokenizer)
-            make_programs(task, config.model, read[key].head, sharding.make_mesh(task.mesh, devices))
+            data = read[key].measured_by({}, task.select_by)
+            loss = task_loss(task.loss, data.head, data.train.features)
+            make_programs(task, config.model, data.head, sharding.make_mesh(task.mesh, devices), loss=loss)
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
 

@@ -16,8 +16,9 @@ and layers can be unfrozen one per epoch.
 """
 
 import dataclasses
+import re
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -428,6 +429,94 @@ def frozen_encoder(parameters: ParameterTable) -> optax.GradientTransformation:
         return update if parameter.part in TASK_PARTS else jnp.zeros_like(update)
 
     return optax.stateless(lambda updates, params: jax.tree.map(kept, entries(parameters, updates), updates))
+
+
+FrozenParts = Mapping[str, np.ndarray]
+"""Where arrays are frozen: bool by path, with as many axes as the array, each of its size or of 1."""
+_LAYERS = re.compile(r"layers\.(\d{1,4})(-(\d{1,4}))?")
+
+
+def frozen_parts(names: Sequence[str], num_layers: int, parameters: ParameterTable) -> FrozenParts:
+    """Return what stays as it is: parts of the table by their names, and layers as layers.N or layers.N-M.
+
+    With the embeddings go all tables below the first layer, such as those of relative positions.
+
+    Raises:
+      UserError: there is no such part or layer, layers share their parameters, or nothing is left that learns.
+    """
+    found: dict[str, np.ndarray] = {}
+    for name in names:
+        layers = _layers_named(name, num_layers, parameters)
+        for path, parameter in parameters.items():
+            if layers is None:
+                there = name == ("embeddings" if parameter.embedding else parameter.part)
+                where = np.full((1,) * len(parameter.axes), there)
+            elif (axis := parameter.layer_axis) is not None and not parameter.embedding:
+                there = np.isin(parameter.lowest_layer + np.arange(parameter.shape[axis]), layers)
+                where = np.expand_dims(there, [other for other in range(len(parameter.axes)) if other != axis])
+            else:
+                continue
+            if where.any():
+                found[path] = found.get(path, False) | where
+    if found and not learned_size(found, parameters):
+        raise UserError(f"freeze={','.join(names)} leaves nothing that learns; leave out at least one of them")
+    return found
+
+
+def _layers_named(name: str, num_layers: int, parameters: ParameterTable) -> range | None:
+    """Return the layers that a name of `frozen_parts` means; None if it is that of a part."""
+    parts = dict.fromkeys(parameter.part for parameter in parameters.values())
+    if name in parts:
+        return None
+    span = _LAYERS.fullmatch(name)
+    layers = range(int(span[1]), int(span[3] or span[1]) + 1) if span else range(0)
+    if not layers or layers[-1] >= num_layers:
+        known = [*parts, *([f"layers.0 to layers.{num_layers - 1} (several: layers.0-1)"] if num_layers else [])]
+        raise UserError(f"freeze={name!r:.60} is no part that would learn here; these would: {', '.join(known)}")
+    _check_separate(num_layers, parameters, f"freeze={name}", "freeze=encoder means all of them")
+    return layers
+
+
+def learned_size(frozen: FrozenParts, parameters: ParameterTable) -> int:
+    """Return the number of values that are not frozen."""
+    shares = {path: float(np.mean(where)) for path, where in frozen.items()}
+    return sum(round(entry.size * (1 - shares.get(path, 0.0))) for path, entry in parameters.items())
+
+
+def stopped(frozen: FrozenParts, params: Any) -> Any:
+    """Return the parameters, with a gradient of zero for what is frozen, so that it does not count in clipping."""
+
+    def one(path: Any, leaf: jax.Array) -> jax.Array:
+        where = _place(frozen, path)
+        if where is None:
+            return leaf
+        constant = jax.lax.stop_gradient(leaf)
+        return constant if where.all() else jnp.where(where, constant, leaf)
+
+    return jax.tree.map_with_path(one, params)
+
+
+def leaving(optimizer: optax.GradientTransformation, frozen: FrozenParts) -> Holding:
+    """Return the optimizer that changes nothing frozen, and keeps nothing for arrays that are frozen as a whole."""
+
+    def learns(tree: Any) -> Any:
+        return jax.tree.map_with_path(lambda path, _: (where := _place(frozen, path)) is None or not where.all(), tree)
+
+    def zeroed(path: Any, update: jax.Array) -> jax.Array:
+        where = _place(frozen, path)
+        return update if where is None else jnp.where(where, 0.0, update)
+
+    partly = optax.masked(holding(optimizer), learns)
+
+    def update(updates: Any, state: Any, params: Any = None, **given: Any) -> tuple[Any, Any]:
+        updates, state = partly.update(updates, state, params, **given)
+        return jax.tree.map_with_path(zeroed, updates), state
+
+    return Holding(partly.init, update)
+
+
+def _place(frozen: FrozenParts, path: Any) -> np.ndarray | None:
+    return frozen.get(jax.tree_util.keystr(path, simple=True, separator="/"))
 
 
 def learning_rate(schedule: ScheduleConfig, phases: Sequence[Phase], step: jax.Array | np.ndarray | int) -> jax.Array:

@@ -21,6 +21,7 @@ from bert_jax.config.analyses import ANALYSES
 from bert_jax.config.finetuning import TASKS, FinetuneConfig, PredictConfig, check_finetune, task_defaults
 from bert_jax.config.options import choices_of, dotted_names, to_dict
 from bert_jax.config.pretraining import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
+from bert_jax.config.search import IndexConfig, MineConfig, SearchConfig
 from bert_jax.console import parse
 from bert_jax.errors import UserError
 
@@ -104,6 +105,9 @@ OPTIONS = {  # of every command
     "finetune": FinetuneConfig(),
     "predict": PredictConfig(),
     "results": commands.ResultsConfig(),
+    "index": IndexConfig(model="", output=""),
+    "search": SearchConfig(),
+    "mine": MineConfig(queries="", qrels="", output=""),
     "convert": commands.ConvertConfig(to="bert_jax"),
 }
 
@@ -184,6 +188,8 @@ REQUIRED = {  # commands that lack one option each
     "pretrain configs/bert_tiny.py": ("--data.path=x", "--workdir=x"),
     "finetune mrpc --data.dir=x": ("--init_from=x", "--workdir=x"),
     "convert x y": ("--to=tf1",),
+    "index x": ("--model=x", "--output=x"),
+    "mine x": ("--queries=x", "--qrels=x", "--output=x"),
 }
 
 
@@ -246,6 +252,7 @@ def test_every_encoding_of_positions_that_may_be_chosen_is_explained(capsys, wor
 
 SQUAD = {"squad_v1", "squad_v2"}
 SENTENCES = {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "text"}
+SENTENCES |= {"boolq", "cb", "multirc", "record", "superglue_rte", "wic", "wsc"}
 OF_TASKS = {  # the tasks that have an option which others do not have, and a value that is not its default
     "options.max_length": (set(TASKS) - {"ax"}, "9"),
     "options.doc_stride": ({*SQUAD, "ner"}, "9"),
@@ -253,6 +260,7 @@ OF_TASKS = {  # the tasks that have an option which others do not have, and a va
     "options.max_answer_length": (SQUAD, "9"),
     "options.n_best": (SQUAD, "9"),
     "options.null_threshold": ({"squad_v2"}, "1.5"),
+    "options.windows": (SENTENCES, "mean"),
     "options.context": ({"ner"}, "false"),
     "data.dev_share": ({"text"}, "0.2"),
     "data.stratified": ({"text"}, "false"),
@@ -262,14 +270,29 @@ OF_TASKS = {  # the tasks that have an option which others do not have, and a va
     "data.pair_column": ({"text"}, "x"),
     "data.label_column": ({"text", "ner"}, "x"),
     "data.regression": ({"text"}, "true"),
+    "data.several_labels": ({"text"}, "true"),
     "data.word_column": ({"ner"}, "2"),
     "data.tag_column": ({"ner"}, "2"),
     "data.scheme": ({"ner"}, "iob1"),
+    "options.thresholds": (SENTENCES, "0.5"),
+    "loss.focal_gamma": (SENTENCES, "2"),
+    "patience": (set(TASKS) - {"ax"}, "2"),
     "crf": ({"ner"}, "true"),
-    "packing": (SENTENCES, "on"),
+    "packing": ({*SENTENCES, "vectors"}, "on"),
     "seeds": (set(TASKS) - {"ax"}, "5"),
     "schedule.name": (set(TASKS) - {"ax"}, "constant"),
-    "noise.rate": (set(TASKS) - {"ax", *SQUAD}, "0.1"),
+    "noise.rate": (set(TASKS) - {"ax", "vectors", *SQUAD}, "0.1"),
+    **{
+        f"options.{name}": ({"vectors"}, value)
+        for name, value in {
+            **{"pooling": "max", "normalize": "true", "lowercase": "true", "query_prompt": "x", "document_prompt": "x"},
+            **{"dims": "4", "loss.name": "cosent", "loss.scale": "1.5", "loss.similarity": "dot"},
+            "loss.symmetric": "true",
+        }.items()
+    },
+    **{f"data.{name}_column": ({"vectors"}, "x") for name in ("anchor", "positive", "score")},
+    "data.negative_columns": ({"vectors"}, "x"),
+    "data.lowest_score": ({"vectors"}, "1.5"),
 }
 
 

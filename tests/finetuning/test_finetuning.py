@@ -55,7 +55,7 @@ from bert_jax.finetuning.run import training_batches, with_packing
 from bert_jax.formats.opening import open_stored
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import Teacher
-from bert_jax.objectives.tasks import TaskObjective
+from bert_jax.objectives.tasks import PLAIN, TaskLoss, TaskObjective
 from bert_jax.parameters import Axis, Parameter, table
 from bert_jax.tasks.task_data import read_task
 from bert_jax.tokenization.tokenizer import load_tokenizer
@@ -335,11 +335,11 @@ def test_command_line(pretrained, tmp_path, monkeypatch, capsys):
         assert message in error and error.count("\n") == 1
 
 
-def train(kind: str, micro_batches: int) -> tuple[list[dict], dict]:
+def train(kind: str, micro_batches: int, loss: TaskLoss = PLAIN) -> tuple[list[dict], dict]:
     compute = dataclasses.replace(SCANNED, dtype="float32")
     config = FinetuneConfig(micro_batches=micro_batches, dropout=0.0, compute=compute)
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:2])
-    programs = make_programs(config, PROGRAMS_MODEL, HEADS[kind], mesh)
+    programs = make_programs(config, PROGRAMS_MODEL, HEADS[kind], mesh, loss=loss)
     state, history = programs.fresh_state(np.uint32(0)), []
     rate, seed = (sharding.on_every_device(mesh, value) for value in (np.float32(1e-3), np.uint32(0)))
     for step in range(3):
@@ -350,12 +350,20 @@ def train(kind: str, micro_batches: int) -> tuple[list[dict], dict]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classification", "tagging"])
-def test_micro_batches_give_the_losses_of_the_whole_batch(kind):
-    (whole, params), (parts, parts_params) = train(kind, 1), train(kind, 4)
+@pytest.mark.parametrize(
+    "kind, loss",
+    [
+        ("classification", PLAIN),
+        ("tagging", PLAIN),
+        ("classification", TaskLoss((0.5, 2.0, 3.0), label_smoothing=0.1)),  # parts of very different weights
+        ("multilabel", TaskLoss((0.5, 2.0, 3.0), focal_gamma=1.5)),
+    ],
+)
+def test_micro_batches_give_the_losses_of_the_whole_batch(kind, loss):
+    (whole, params), (parts, parts_params) = train(kind, 1, loss), train(kind, 4, loss)
     for found, expected in zip(parts, whole, strict=True):
         assert found == pytest.approx(expected, rel=1e-5)
-    assert ("accuracy" in whole[0]) == (kind == "classification")
+    assert ("accuracy" in whole[0]) == (kind != "tagging")
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), parts_params, params)
 
 

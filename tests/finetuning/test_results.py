@@ -438,7 +438,7 @@ def test_predictions_that_damaged_results_speak_of_are_made_again(tmp_path, chan
     file = epath.Path(tmp_path) / "results.json"
     assert earlier_predictions(file) is None
     file.write_text(json.dumps(content | {"settings": []}))
-    expected = {"run": "a", **{name: value for name, value in content.items() if name != "chosen"}}
+    expected = {"run": "a", "report": {}, **{name: value for name, value in content.items() if name != "chosen"}}
     assert earlier_predictions(file) == expected
     file.write_text("{" if changes is None else json.dumps(content | changes))
     assert earlier_predictions(file) is None

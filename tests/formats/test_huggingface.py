@@ -78,6 +78,12 @@ CLASSES = {  # name: (arrays, our parts, what config.json says, the head)
         {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}},
         HeadConfig(kind="regression", dropout=0.2),
     ),
+    "several labels": (
+        ENCODER | POOLER | HEAD,
+        ("pooler", "head"),
+        {"architectures": ["BertForSequenceClassification"], "problem_type": huggingface.MULTILABEL},
+        HeadConfig(kind="multilabel", labels=("LABEL_0", "LABEL_1", "LABEL_2"), dropout=0.2),
+    ),
     "BertForTokenClassification": (
         ENCODER | HEAD,
         ("head",),
@@ -312,7 +318,6 @@ MISFITS = {  # arrays, config.json, what the message says
         "classification with 2 outputs (a, b), but the weights have 3",
     ),
     "labels out of order": (CLASSIFIER, {"id2label": {"0": "a", "2": "b"}}, "keys of id2label must be 0 to 1"),
-    "several labels at once": (CLASSIFIER, {"problem_type": "multi_label_classification"}, "choose one label"),
     "a decoder": (STATE, {"is_decoder": True}, "is_decoder=True"),
     "relative": (STATE, {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
     "pruned heads": (STATE, {"pruned_heads": {"0": [1]}}, "pruned_heads"),
@@ -358,6 +363,7 @@ LABELS = ("O", "B-X", "I-X")
 HEADS = [
     None,
     HeadConfig(labels=LABELS),
+    HeadConfig(kind="multilabel", labels=LABELS),
     *(HeadConfig(kind=kind) for kind in ("regression", "span", "choice")),
     HeadConfig(kind="tagging", labels=LABELS, crf=True),
     HeadConfig(kind="tagging", labels=LABELS, crf=True, features="weighted_all", lstm_size=5),

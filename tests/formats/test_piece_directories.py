@@ -21,6 +21,8 @@ from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface, write_tokenizer
+from bert_jax.formats.opening import open_stored
+from bert_jax.formats.stored import left_out
 from bert_jax.pretrained.model import load
 from bert_jax.tokenization.tokenizer import join, load_tokenizer, read_tokenizer
 
@@ -350,7 +352,8 @@ def test_conversion_keeps_it_or_says_what_is_lost(tmp_path, capsys):
     np.testing.assert_allclose(kept.embed(TEXTS), expected(model, "cls_token", True), atol=2e-5)
     kept.save(tmp_path / "saved")
     assert load(tmp_path / "saved").embedding == model.embedding
-    succeed("convert", f"{tmp_path}/ours", f"{tmp_path}/plain", "--to=huggingface")
-    lost = "left out: how embed makes vectors (cls of the last layer, normalized, at most 12 tokens)"
-    assert lost in capsys.readouterr().out
-    assert load(tmp_path / "plain").embedding == EmbeddingConfig()
+    succeed("convert", f"{tmp_path}/ours", f"{tmp_path}/again", "--to=huggingface")
+    assert "left out" not in capsys.readouterr().out
+    assert load(tmp_path / "again").embedding == model.embedding
+    lost = "left out: how embed makes vectors (cls of the last layer, normalized, at most 12 tokens); elsewhere"
+    assert lost in left_out(open_stored(tmp_path / "ours"), vectors=False, remedy="; elsewhere")

@@ -38,6 +38,7 @@ ROWS, LENGTH = 16, 12
 MODEL = ModelConfig(vocab_size=41, hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=LENGTH)
 HEADS = {
     "classification": HeadConfig(labels=("a", "b", "c"), dropout=0.0),
+    "multilabel": HeadConfig(kind="multilabel", labels=("a", "b", "c"), dropout=0.0),
     "tagging": HeadConfig(kind="tagging", labels=("O", "B-X", "I-X"), crf=True, dropout=0.0),
 }
 
@@ -49,6 +50,8 @@ def make_batch(kind: str, seed: int) -> dict[str, np.ndarray]:
     real = np.arange(LENGTH) < lengths
     if kind == "classification":
         labels = random.integers(0, 3, ROWS)
+    elif kind == "multilabel":
+        labels = random.random((ROWS, 3)) < 0.4
     else:  # class << 2, the first word of its sentence | 1, the last | 2
         labels = random.integers(0, 3, (ROWS, LENGTH)) << 2
         labels[:, 0] |= 1
@@ -60,9 +63,10 @@ def make_batch(kind: str, seed: int) -> dict[str, np.ndarray]:
         "attention_mask": real,
         "labels": labels,
     }
-    return {name: np.asarray(array, np.int32) for name, array in arrays.items()} | {
-        "weights": (np.arange(ROWS) < ROWS - 3).astype(np.float32)
-    }
+    batch = {name: np.asarray(array, np.int32) for name, array in arrays.items()}
+    if kind == "multilabel":
+        batch["labels"] = batch["labels"].astype(np.float32)
+    return batch | {"weights": (np.arange(ROWS) < ROWS - 3).astype(np.float32)}
 
 
 WINDOWS = {"positions": "rope", "local_window": 2, "global_every": 2, "norm_position": "pre"}

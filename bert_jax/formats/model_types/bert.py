@@ -186,7 +186,7 @@ DISTILBERT = definition.ModelType(
         "mlm/norm": "vocab_layer_norm",
         "mlm": "vocab_projector",
     },
-    heads=definition.HEADS | dict.fromkeys(("classification", "regression", "choice"), _PRE_CLASSIFIER),
+    heads=definition.HEADS | dict.fromkeys((*definition.OF_TEXTS, "choice"), _PRE_CLASSIFIER),
     class_name="DistilBert",
     decoder="vocab_projector",
     obstacles=_distilbert_obstacles,
@@ -227,7 +227,7 @@ def _electra_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
 
 
 _DENSE_FIRST: dict[definition.HeadKind, dict[str, str]] = dict.fromkeys(
-    ("classification", "regression"), {"pooler": "classifier.dense", "head": "classifier.out_proj"}
+    definition.OF_TEXTS, {"pooler": "classifier.dense", "head": "classifier.out_proj"}
 )
 """Heads of which the first layer, on the first token, is our pooler."""
 ELECTRA = definition.ModelType(

@@ -221,7 +221,7 @@ def _doubt(model: EncoderConfig, names: Collection[str]) -> str:
 _CLASSIFIER = {"pooler": "pooler.dense", "head": "classifier"}
 _HEADS: dict[definition.HeadKind, dict[str, str]] = {
     **{kind: definition.HEADS[kind] for kind in ("span", "tagging")},
-    **dict.fromkeys(("classification", "regression"), _CLASSIFIER),
+    **dict.fromkeys(definition.OF_TEXTS, _CLASSIFIER),
 }
 DISCRIMINATOR = "mask_predictions."
 """Beginning of the names of the head of replaced-token detection in published files of version 3."""

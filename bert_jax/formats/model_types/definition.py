@@ -3,20 +3,18 @@
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from etils import epath
 
 from bert_jax.config import EncoderConfig, ModelConfig
-from bert_jax.config.model import OUTSIDE_THE_FUNCTION, HeadPooling
+from bert_jax.config.model import OUTSIDE_THE_FUNCTION, HeadKind, HeadPooling
 from bert_jax.config.options import to_dict
 from bert_jax.errors import UserError
-
-HeadKind = Literal["classification", "regression", "choice", "span", "tagging"]
+from bert_jax.models.bert_parameters import OF_TEXTS
 
 TASKS: dict[HeadKind, str] = {
-    "classification": "SequenceClassification",
-    "regression": "SequenceClassification",
+    **dict.fromkeys(OF_TEXTS, "SequenceClassification"),
     "choice": "MultipleChoice",
     "span": "QuestionAnswering",
     "tagging": "TokenClassification",
@@ -29,8 +27,7 @@ OPENERS: dict[str, tuple[str, str | None]] = {
     "pairs": ("AutoModelForNextSentencePrediction", None),
     "replaced_tokens": ("AutoModelForPreTraining", None),
     "encoder": ("AutoModel", "feature-extraction"),
-    "classification": ("AutoModelForSequenceClassification", "text-classification"),
-    "regression": ("AutoModelForSequenceClassification", "text-classification"),
+    **dict.fromkeys(OF_TEXTS, ("AutoModelForSequenceClassification", "text-classification")),
     "tagging": ("AutoModelForTokenClassification", "token-classification"),
     "span": ("AutoModelForQuestionAnswering", "question-answering"),
     "choice": ("AutoModelForMultipleChoice", "multiple-choice"),

@@ -6,7 +6,15 @@ from etils import epath
 
 from bert_jax.config import EncoderConfig, XLNetConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import HEADS, OPENERS, PART_NAMES, ModelType, beyond_bert, true_options
+from bert_jax.formats.model_types.definition import (
+    HEADS,
+    OPENERS,
+    PART_NAMES,
+    ModelType,
+    beyond_bert,
+    true_options,
+)
+from bert_jax.models.bert_parameters import OF_TEXTS
 
 LONGEST = 512
 """Tokens of a row of the published models; distances have no end, and config.json does not say one."""
@@ -108,7 +116,7 @@ XLNET = ModelType(
         "embeddings/target": "transformer.mask_emb",
         **{f"encoder/attention/{ours}": f"{_LAYER}.rel_attn.{theirs}" for ours, theirs in _ATTENTION.items()},
     },
-    heads=HEADS | dict.fromkeys(("classification", "regression", "choice"), _POOLED),
+    heads=HEADS | dict.fromkeys((*OF_TEXTS, "choice"), _POOLED),
     class_name="XLNet",
     other_classes={"span": "XLNetForQuestionAnsweringSimple", "mlm": "XLNetLMHeadModel"},
     decoder="lm_loss",

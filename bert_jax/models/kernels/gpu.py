@@ -133,7 +133,8 @@ def _arrays(
         arrays["bias"] = bias
         specs["bias"] = P(*(axis if n > 1 else None for axis, n in zip((rows, tensor), bias.shape, strict=False)))
     if dropout_key is not None:
-        state, _ = layers.leading_streams(layers.counter_stream(dropout_key), (batch, heads, length, length))
+        stream, shape = layers.counter_stream(dropout_key), (batch, heads, length, length)
+        state, _ = layers.leading_streams(stream, shape, numbers=layers.row_numbers(query))
         arrays["words"], specs["words"] = jnp.stack([part[:, :, 0, 0] for part in state]), P(None, rows, tensor)
     return arrays, specs
 

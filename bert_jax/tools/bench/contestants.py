@@ -191,7 +191,7 @@ def training(config: FinetuneConfig, job: dict[str, Any]) -> Prepared:
 
     from bert_jax.devices import sharding
     from bert_jax.devices.hardware import memory_advice
-    from bert_jax.finetuning.programs import first_state, fitting_head, make_programs
+    from bert_jax.finetuning.programs import first_state, fitting_head, make_programs, task_loss
     from bert_jax.finetuning.run import batch_advice, placed_batch, training_batches, with_packing
     from bert_jax.formats.opening import open_stored
     from bert_jax.tasks.task_data import read_task
@@ -200,7 +200,8 @@ def training(config: FinetuneConfig, job: dict[str, Any]) -> Prepared:
     stored, mesh = open_stored(config.init_from), sharding.make_mesh(config.mesh, None)
     task = read_task(config, stored.model, stored.need_tokenizer())
     stored, _ = fitting_head(stored, task.head)
-    programs = make_programs(config, stored.model, task.head, mesh, unread=stored.unread)
+    loss = task_loss(config.loss, task.head, task.train.features)
+    programs = make_programs(config, stored.model, task.head, mesh, unread=stored.unread, loss=loss, stored=stored)
     with memory_advice("the state", state_advice(mesh.shape)):
         state, _ = first_state(config, stored, programs, np.uint32(config.seed))
     features = task.train.features

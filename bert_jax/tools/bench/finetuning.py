@@ -105,7 +105,7 @@ def write_sequences(file: pathlib.Path, features: Features, kind: str) -> None:
         input_ids=np.concatenate(features.input_ids).astype(np.int64),
         token_type_ids=np.concatenate(features.token_type_ids).astype(np.int64),
         lengths=np.array([len(ids) for ids in features.input_ids]),
-        labels=np.asarray(features.labels).astype(np.float32 if kind == "regression" else np.int64),
+        labels=np.asarray(features.labels).astype(np.float32 if kind in ("regression", "multilabel") else np.int64),
     )
 
 

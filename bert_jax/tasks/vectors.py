@@ -1,0 +1,439 @@
+"""Texts whose vectors are learned and compared: pairs that belong together, with scores, with negatives, or alone.
+
+Examples come from TSV, CSV, JSON lines, TFDS or the hub, as those of the task text do, and have their parts in columns:
+an anchor, its positive, perhaps negatives, perhaps a score. Pairs with scores are measured by the correlation of scores
+and cosines; pairs without by how often the positive of an anchor is found among the positives of all.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
+from etils import epath
+
+from bert_jax.config import HeadConfig
+from bert_jax.config.finetuning import VectorDataConfig, VectorOptions
+from bert_jax.config.vectors import CosineRegression, MarginMse, VectorLoss
+from bert_jax.data.sequences import TextFeatures, Uncut
+from bert_jax.errors import UserError
+from bert_jax.files import parsed, read_text
+from bert_jax.tasks import readers, sentences
+from bert_jax.tasks.text import mappings
+from bert_jax.tokenization.tokenizer import Tokenizer, join
+
+ANCHOR = ("anchor", "query", "question", "sentence1", "sentence", "text")
+POSITIVE = ("positive", "answer", "document", "passage", "sentence2", "text_pair")
+NEGATIVE = "negative"
+SCORE = ("score", "similarity", "label")
+_SUFFIXES = (".tsv", ".csv", *readers.ROW_ENDINGS)
+_BLOCK = 1024  # anchors that are compared with all positives at once
+DEPTH = 10  # places in which a positive counts as found
+LARGEST = 1e30  # score; the squares of differences are float32
+
+METRICS = ("spearman", "pearson"), (f"mrr@{DEPTH}", "accuracy@1")
+"""Metrics of pairs with scores and of pairs without, the main one first."""
+MAIN_METRIC = {"vectors": METRICS[0][0]}
+"""Main metric of pairs with scores; see `VectorExamples.metrics`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorExamples:
+    """E examples of one split."""
+
+    task: str
+    split: str
+    texts: list[list[str]]
+    """Columns of E texts each: the anchors, the positives or second texts, and the negatives; anchors alone for texts
+    without pairs."""
+    scores: np.ndarray | None
+    """float32 [E] of pairs, or [E, S] of a teacher; None without."""
+    index: list[str]
+    """Names of the examples in a file of predictions."""
+    labels: tuple[str, ...] = ()
+
+    @property
+    def has_answers(self) -> bool:
+        return len(self.texts) > 1
+
+    @property
+    def rated(self) -> bool:
+        """Whether each pair has one score."""
+        return self.scores is not None and self.scores.ndim == 1
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics by which runs can be compared on these examples, the usual one first."""
+        return METRICS[0] if self.rated else METRICS[1]
+
+    def __len__(self) -> int:
+        return len(self.texts[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Columns:
+    """Names of the columns of a source."""
+
+    texts: tuple[str, ...]
+    score: str | None
+
+    @classmethod
+    def of(cls, where: str, values: Mapping[str, Any], data: VectorDataConfig, split: str) -> "_Columns":
+        """Return those that the options name, or of the usual names those that the first example has."""
+        spelled = {readers.composed_form(str(name)): name for name in values}
+
+        def found(asked: str, usual: tuple[str, ...], option: str, needed: bool) -> str | None:
+            names = (readers.composed_form(asked),) if asked else usual
+            name = next((spelled[each] for each in names if each in spelled), None)
+            if name is None and (needed or asked):
+                shown = ", ".join(repr(str(each)[:40]) for each in list(values)[:12])
+                wanted = repr(asked) if asked else " or ".join(usual)
+                raise UserError(f"{where}: no column {wanted} among {shown}; name one with --data.{option}")
+            return name
+
+        anchor = found(data.anchor_column, ANCHOR, "anchor_column", True)
+        positive = found(data.positive_column, POSITIVE, "positive_column", split != "train")
+        asked = [name.strip() for name in data.negative_columns.split(",") if name.strip()]
+        negatives = [found(name, (), "negative_columns", True) for name in asked]
+        if not asked:
+            negatives = [spelled[name] for name in spelled if name.startswith(NEGATIVE)]
+        if negatives and positive is None:
+            raise UserError(
+                f"{where}: a {negatives[0]!r} but no column {' or '.join(POSITIVE)}; name one with "
+                "--data.positive_column"
+            )
+        score = found(data.score_column, SCORE, "score_column", False)
+        return cls(tuple(name for name in (anchor, positive, *negatives) if name is not None), score)
+
+    def check_late(self, where: str, values: Mapping[str, Any], data: VectorDataConfig) -> None:
+        """Raise a UserError about a column that the first example lacks, which would be lost silently."""
+        watched = [*(POSITIVE if len(self.texts) == 1 else ()), *(() if self.score else SCORE)]
+        if not data.negative_columns:
+            watched += [name for name in values if str(name).startswith(NEGATIVE) and name not in self.texts]
+        if late := [name for name in watched if values.get(name) not in (None, "")]:
+            raise UserError(
+                f"{where}: a {late[0]!r}, which the first example lacks; give it to every example or to none"
+            )
+
+
+def file_names(split: str) -> tuple[str, ...]:
+    """Return the names that the file of a split may have below --data.dir."""
+    return tuple(f"{split}{suffix}" for suffix in _SUFFIXES)
+
+
+def splits(task: str, data: VectorDataConfig) -> tuple[str, ...]:
+    """Return those of train, dev and test that the data has."""
+    return readers.file_splits(data, {split: file_names(split) for split in ("train", "dev", "test")})
+
+
+def load(
+    task: str,
+    data: VectorDataConfig,
+    split: str,
+    labels: tuple[str, ...] | None = None,
+    given: readers.Given | None = None,
+) -> VectorExamples:
+    """Return the examples of a split.
+
+    Args:
+      given: rows of the splits that are in memory: dicts with the names of columns, or (anchor, positive), (first,
+        second, score), or (anchor, positive, negative, …).
+
+    Raises:
+      UserError: the kind of file is unknown; a column is missing; a text is missing or empty; a score is no number, or
+        no list of as many as the other examples have. Names file and line.
+    """
+    in_parts = split == "train" and data.train and not data.named and not (given and split in given)
+    parts = data.parts if in_parts else ((getattr(data, split), 1),)
+    texts, scores, wheres = [], [], []
+    for file, times in parts:
+        found = _read(dataclasses.replace(data, **{split: file}), split, given)
+        for all_parts, part in zip((texts, scores, wheres), found, strict=True):
+            all_parts += part * times
+    _check_alike(texts, scores, wheres)
+    found = _scores(scores, wheres) if scores else None
+    numbers = np.arange(len(texts))
+    if split == "train" and data.lowest_score is not None:
+        numbers, found = _belonging(found, data.lowest_score, wheres[0]), None
+    kept = [texts[number] for number in numbers]
+    by_column = [list(column) for column in zip(*kept, strict=True)]
+    return VectorExamples(task, split, by_column, found, [str(number) for number in numbers])
+
+
+def _read(
+    data: VectorDataConfig, split: str, given: readers.Given | None
+) -> tuple[list[list[str]], list[float | list[float]], list[str]]:
+    """Return texts, scores (if there are any) and place of every example of a source."""
+    texts, scores, wheres = [], [], []
+    columns, keys = None, set()
+    for where, values in _rows(data, split, given):
+        if columns is None:
+            columns, keys = _Columns.of(where, values, data, split), set(values)
+        elif not values.keys() <= keys:
+            columns.check_late(where, values, data)
+        texts.append([readers.text_of(where, values, name) for name in columns.texts])
+        if columns.score is not None:
+            scores.append(_score(where, values.get(columns.score)))
+        wheres.append(where)
+    if columns is None:
+        raise UserError(f"{data.named or getattr(data, split) or data.dir}, split {split}, holds no example")
+    return texts, scores, wheres
+
+
+def _check_alike(texts: list[list[str]], scores: list[float | list[float]], wheres: list[str]) -> None:
+    """Raise a UserError if the examples of one file have other columns than those of the first."""
+    other = next((number for number, each in enumerate(texts) if len(each) != len(texts[0])), None)
+    if other is not None:
+        raise UserError(
+            f"{wheres[other]}: {len(texts[other])} texts, but {wheres[0]} has {len(texts[0])}; files that are trained "
+            "on together have the same columns"
+        )
+    if scores and len(scores) < len(texts):
+        raise UserError(
+            f"the file of {wheres[0]} or another one has scores and others have none; files that are trained on "
+            "together have the same columns"
+        )
+
+
+def _rows(data: VectorDataConfig, split: str, given: readers.Given | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield (where, mapping from column to value) of every example of a split."""
+    found = readers.rows_of(data, split, given, _columns_of_row)
+    if found is not None:
+        yield from found[1]
+        return
+    file = readers.find_file(data, split, file_names(split))
+    if file.suffix not in _SUFFIXES or file.is_dir():
+        raise UserError(f"{file}: the format of a file is determined by the end of its name, {', '.join(_SUFFIXES)}")
+    if file.suffix in readers.ROW_ENDINGS:
+        yield from readers.file_rows(file)
+        return
+    text = read_text(file)
+    lines = readers.tsv(text) if file.suffix == ".tsv" else readers.csv(text, file)
+    yield from mappings(file, lines, has_header=not data.anchor_column.isdecimal())
+
+
+def _columns_of_row(where: str, row: Any) -> dict[str, Any]:
+    """Return the values of a row without names: one or two texts, and a score, or negatives, after them."""
+    texts = row if isinstance(row, list) else [row]
+    if not texts or not all(isinstance(each, str) for each in texts[:2]):
+        raise UserError(
+            f"{where} is {row!r:.80}; expected a text, (anchor, positive), (first, second, score) or (anchor, "
+            "positive, negative, …), or a dict by column"
+        )
+    values = dict(zip((ANCHOR[0], POSITIVE[0]), texts, strict=False))
+    if len(texts) == 3 and not isinstance(texts[2], str):
+        return values | {SCORE[0]: texts[2]}
+    return values | {f"negative_{number}": each for number, each in enumerate(texts[2:], 1)}
+
+
+def _score(where: str, value: Any) -> float | list[float]:
+    """Return a number or a list of numbers, which may be text."""
+    given = value
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            value = parsed(value) if value.lstrip().startswith("[") else float(value)
+    values = value if isinstance(value, list) else [value]
+    numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
+    if not values or len(numbers) < len(values) or not all(abs(each) <= LARGEST for each in numbers):
+        raise UserError(
+            f"{where}: the score {given!r:.60} is neither a number nor a list of numbers; if the column holds "
+            "something else, name another with --data.score_column"
+        )
+    return list(map(float, numbers)) if isinstance(value, list) else float(numbers[0])
+
+
+def _scores(found: Sequence[float | list[float]], wheres: Sequence[str]) -> np.ndarray:
+    """Return float32 [E] or [E, S]; raise a UserError if one has another length than the first."""
+    sizes = [len(each) if isinstance(each, list) else None for each in found]
+    other = next((number for number, size in enumerate(sizes) if size != sizes[0]), None)
+    if other is not None:
+        seen, first = (f"{size} scores" if size is not None else "one score" for size in (sizes[other], sizes[0]))
+        raise UserError(f"{wheres[other]}: {seen}, but the first example has {first}; give all as many")
+    return np.array(found, np.float32)
+
+
+def _belonging(scores: np.ndarray | None, lowest: float, where: str) -> np.ndarray:
+    """Return the numbers of the pairs with at least this score; raise a UserError if there are none."""
+    if scores is None or scores.ndim > 1:
+        raise UserError(f"{where}: data.lowest_score={lowest:g} chooses pairs by one score each, and there is none")
+    numbers = np.flatnonzero(scores >= lowest)
+    if not len(numbers):
+        raise UserError(
+            f"no training pair has a score of at least data.lowest_score={lowest:g}; the highest is {scores.max():g}"
+        )
+    logging.warning(
+        "%s of %s training pairs have a score below data.lowest_score=%g and are left out",
+        f"{len(scores) - len(numbers):,}",
+        f"{len(scores):,}",
+        lowest,
+    )
+    return numbers
+
+
+def features(examples: VectorExamples, tokenizer: Tokenizer, options: VectorOptions) -> TextFeatures:
+    """Return a sequence for every text; a training text without a positive is its own.
+
+    Raises:
+      UserError: training examples lack what the loss takes, or have what it would ignore.
+    """
+    columns, scores = examples.texts, examples.scores
+    if examples.split == "train":
+        scores = _fitting_scores(examples, options.loss)
+        columns = columns * 2 if len(columns) == 1 else columns
+    numbers: dict[str, int] = {}
+    for text in (text for column in columns for text in column):
+        numbers.setdefault(text, len(numbers))
+    prompts = [options.query_prompt, *[options.document_prompt] * (len(columns) - 1)]
+    encoded = [
+        _encoded(column, prompt or "", tokenizer, options) for column, prompt in zip(columns, prompts, strict=True)
+    ]
+    joined = [[join(tokenizer, ids, None, options.max_length) for ids in column] for column in encoded]
+    lengths = np.array([len(ids) + 2 for column in encoded for ids in column])
+    return TextFeatures(
+        [[ids for ids, _ in texts] for texts in zip(*joined, strict=True)],
+        [[types for _, types in texts] for texts in zip(*joined, strict=True)],
+        None if scores is None else scores.astype(np.float32),
+        np.arange(len(examples), dtype=np.int32),
+        options.max_length,
+        uncut=Uncut(lengths, options.max_length, "texts"),
+        numbers=np.array([[numbers[text] for text in column] for column in columns], np.int32).T.copy(),
+        apart=options.loss.in_batch,
+    )
+
+
+def _encoded(texts: Sequence[str], prompt: str, tokenizer: Tokenizer, options: VectorOptions) -> list[list[int]]:
+    """Return the ids of each text after a prompt, without [CLS] and [SEP]; of equal texts they are made once."""
+    different = list(dict.fromkeys(texts))
+    read = [f"{prompt}{text}".lower() if options.lowercase else f"{prompt}{text}" for text in different]
+    ids = dict(zip(different, tokenizer.encode_batch(read), strict=True))
+    return [ids[text] for text in texts]
+
+
+def _fitting_scores(examples: VectorExamples, loss: VectorLoss) -> np.ndarray | None:
+    """Return the scores as a loss takes them; raise a UserError if it does not take examples of these columns."""
+    scores, texts = examples.scores, len(examples.texts)
+    given = "options.loss.name=" + loss.name
+    if loss.takes != "pairs" and texts < 2:
+        raise UserError(
+            f"{given} compares two texts or more, but the training examples have one; only info_nce takes those"
+        )
+    if loss.takes in ("pairs", "triplets"):
+        if scores is not None:
+            raise UserError(
+                f"{given} takes texts that belong together, but the training examples have scores; give "
+                "--options.loss.name=cosent for scores, --data.lowest_score=NUMBER to take the pairs from that score "
+                "on, or leave the column out of the file"
+            )
+        if loss.takes == "triplets" and texts != 3:
+            raise UserError(
+                f"{given} takes an anchor, a positive and one negative, but the examples have {texts} texts"
+            )
+        return None
+    if scores is None:
+        raise UserError(
+            f"{given} takes scores, but the training examples have no column {' or '.join(SCORE)}; name one with "
+            "--data.score_column, or give --options.loss.name=info_nce for pairs that belong together"
+        )
+    if loss.takes == "scores":
+        if scores.ndim > 1 or texts != 2:
+            raise UserError(f"{given} takes two texts with one score, but the examples have {_shape(texts, scores)}")
+        if isinstance(loss, CosineRegression) and scores.max() > loss.highest:
+            raise UserError(
+                f"a training pair has the score {scores.max():g}, but options.loss.highest={loss.highest:g}; give the "
+                "highest that there can be"
+            )
+        return scores
+    if isinstance(loss, MarginMse) and scores.ndim == 1 and texts == 3:  # the difference itself
+        return np.stack([scores, np.zeros_like(scores)], axis=1)
+    if texts < 3 or scores.ndim != 2 or scores.shape[1] != texts - 1:
+        raise UserError(
+            f"{given} takes an anchor, a positive, negatives and a list with the score of each but the anchor, but the "
+            f"examples have {_shape(texts, scores)}"
+        )
+    return scores
+
+
+def _shape(texts: int, scores: np.ndarray) -> str:
+    return f"{texts} texts and {'one score' if scores.ndim == 1 else f'{scores.shape[1]} scores'}"
+
+
+def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
+    """Return the head without parameters, whose outputs are vectors."""
+    return HeadConfig(kind="vectors")
+
+
+def cosines(vectors: Sequence[np.ndarray]) -> np.ndarray:
+    """Return float64 [E]: the cosine between the first two of the vectors [K, H] of each example."""
+    first, second = (_unit(np.stack([each[place] for each in vectors])) for place in (0, 1))
+    return np.sum(first * second, axis=1)
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    wide = vectors.astype(np.float64)
+    return wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
+
+
+def ranks(vectors: Sequence[np.ndarray], numbers: np.ndarray) -> np.ndarray:
+    """Return int64 [E]: the place, from 1, of the positive of each anchor among the different positives of all.
+
+    Other positives of an equal anchor are left out. Of equal cosines, the positive has the last place.
+
+    Args:
+      vectors: [K, H] of each example, the anchor and the positive first.
+      numbers: int [E, K], those of the texts.
+    """
+    anchors, positives = (_unit(np.stack([each[place] for each in vectors])) for place in (0, 1))
+    _, chosen, own = np.unique(numbers[:, 1], return_index=True, return_inverse=True)
+    positives = positives[chosen]
+    also: dict[int, list[int]] = {}
+    for anchor, place in zip(numbers[:, 0].tolist(), own.tolist(), strict=True):
+        also.setdefault(anchor, []).append(place)
+    found = np.zeros(len(anchors), np.int64)
+    for start in range(0, len(anchors), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        scores = anchors[block] @ positives.T
+        rows = np.arange(len(scores))
+        right = scores[rows, own[block]]
+        for row, anchor in enumerate(numbers[block, 0].tolist()):
+            scores[row, also[anchor]] = -np.inf
+        found[block] = 1 + np.sum(scores >= right[:, None], axis=1)
+    return found
+
+
+def score(examples: VectorExamples, features: TextFeatures, logits: Sequence[np.ndarray]) -> dict[str, float]:
+    """Return spearman and pearson of cosines and scores, or of pairs without mrr@10 and accuracy@1.
+
+    The latter are the mean of 1 / place of the positives that are among the first ten, and the share in the first.
+    """
+    if examples.rated and examples.scores is not None:
+        found, scores = cosines(logits), examples.scores
+        return {name: sentences.METRICS[name](scores, found) for name in METRICS[0]}
+    places = ranks(logits, features.numbers)
+    return {
+        f"mrr@{DEPTH}": float(np.mean(np.where(places <= DEPTH, 1 / places, 0.0))),
+        "accuracy@1": float(np.mean(places == 1)),
+    }
+
+
+def prediction_names(examples: VectorExamples, split: str) -> list[str]:
+    """Return the names of the files that `write_predictions` writes, the main one first."""
+    return [f"predictions_{split}.tsv"]
+
+
+def write_predictions(
+    examples: VectorExamples, features: TextFeatures, logits: Sequence[np.ndarray], directory: str, split: str
+) -> list[str]:
+    """Write `predictions_SPLIT.tsv`: index (from 0), cosine and, of pairs without scores, place of the positive."""
+    columns: dict[str, Iterable[str]] = {
+        "index": examples.index,
+        "cosine": (repr(float(each)) for each in cosines(logits)),
+    }
+    if not examples.rated:
+        columns["place"] = map(str, ranks(logits, features.numbers))
+    file = epath.Path(directory) / prediction_names(examples, split)[0]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    rows = ["\t".join(columns), *map("\t".join, zip(*columns.values(), strict=True))]
+    file.write_text("\n".join(rows) + "\n")
+    return [str(file)]

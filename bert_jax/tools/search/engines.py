@@ -1,0 +1,158 @@
+"""Ways to find documents: exactly on the device, by FAISS, and by the words that they share with the query (BM25).
+
+Vectors come in blocks, of which one is in memory at a time; FAISS keeps all of them. whatever finds them, the best
+comes first and, of equal scores, the document that stands first in the corpus.
+"""
+
+import functools
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.config.search import Engine, FaissHnsw, FaissIvf
+from bert_jax.errors import UserError, need_extra
+
+EXTRA = "search"
+Found = tuple[np.ndarray, np.ndarray]
+"""Scores, float32 [Q, K], and numbers of documents, int64 [Q, K], of Q queries; -1 where there are fewer than K."""
+Find = Callable[[np.ndarray, int], Found]
+"""Finds the vectors with the greatest products with queries, float32 [Q, H]: so many for each."""
+QUERIES = 256
+"""Number of queries that are multiplied with a block at once."""
+TRAINING_VECTORS = 39
+"""Least number of vectors for each cluster that FAISS asks for."""
+
+
+def lists(found: Found) -> list[Found]:
+    """Return scores and numbers of documents for each query, [K] each, without those that are lacking."""
+    return [(scores[numbers >= 0], numbers[numbers >= 0]) for scores, numbers in zip(*found, strict=True)]
+
+
+def need_engine(options: Engine) -> None:
+    """Raise a UserError if the library of a way to search is not installed."""
+    if options.name != "exact":
+        need_extra("faiss", EXTRA, f"--engine={options.name}", "--engine=exact does without it")
+
+
+def finder(options: Engine, blocks: Sequence[np.ndarray]) -> Find:
+    """Return what finds the nearest of the vectors in `blocks`, [N, H] each, as the options say."""
+    need_engine(options)
+    return functools.partial(exact, blocks) if options.name == "exact" else _by_faiss(options, blocks)
+
+
+def exact(blocks: Sequence[np.ndarray], queries: np.ndarray, most: int) -> Found:
+    """Return the vectors with the greatest products of all, as a whole ranking in NumPy would begin.
+
+    Raises:
+      UserError: a product is not finite, so the vectors are damaged.
+    """
+    rows = max(len(block) for block in blocks)
+    most = min(most, sum(len(block) for block in blocks))
+    width = 1 << (min(len(queries), QUERIES) - 1).bit_length()  # so that another number rarely compiles again
+    parts = [queries[start : start + width] for start in range(0, len(queries), width)]
+    placed = [jnp.asarray(np.pad(part, ((0, width - len(part)), (0, 0))), jnp.float32) for part in parts]
+    best = [(jnp.full((width, most), -jnp.inf), jnp.full((width, most), -1, jnp.int32)) for _ in parts]
+    start = 0
+    for block in blocks:
+        filled = jnp.asarray(np.pad(block, ((0, rows - len(block)), (0, 0))))
+        best = [_merged(part, filled, len(block), start, *found) for part, found in zip(placed, best, strict=True)]
+        start += len(block)
+        jax.block_until_ready(best)  # or the blocks to come would wait in memory
+    scores, numbers = (np.concatenate(list(map(np.asarray, each)))[: len(queries)] for each in zip(*best, strict=True))
+    if not np.isfinite(scores).all():
+        raise UserError("a product of a query and a document is not finite: the index is damaged; make it again")
+    return scores, numbers.astype(np.int64)
+
+
+@jax.jit
+def _merged(
+    queries: jax.Array, block: jax.Array, rows: int, start: int, scores: jax.Array, numbers: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the best of what was found before and of the first `rows` vectors of a block, which begins at `start`."""
+    products = jnp.einsum("qh,nh->qn", queries, block.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
+    products = jnp.where(jnp.arange(block.shape[0]) < rows, products, -jnp.inf)
+    own, places = jax.lax.top_k(products, min(scores.shape[1], block.shape[0]))
+    # Of equal scores top_k takes the first, and what was found before stands further ahead in the corpus.
+    scores, order = jax.lax.top_k(jnp.concatenate([scores, own], axis=1), scores.shape[1])
+    return scores, jnp.take_along_axis(jnp.concatenate([numbers, start + places], axis=1), order, axis=1)
+
+
+def _by_faiss(options: Engine, blocks: Sequence[np.ndarray]) -> Find:
+    """Return what finds vectors by an index of FAISS, which is filled here and kept in memory."""
+    import faiss
+
+    width, count = blocks[0].shape[1], sum(len(block) for block in blocks)
+    flat: Any = faiss.IndexFlatIP(width)
+    index: Any = flat
+    if isinstance(options, FaissHnsw):
+        index = faiss.IndexHNSWFlat(width, options.links, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = options.build_width
+    elif isinstance(options, FaissIvf):
+        usual = max(1, min(4 * math.isqrt(count), count // TRAINING_VECTORS))
+        lists = min(options.lists or usual, count)
+        index = faiss.IndexIVFFlat(flat, width, lists, faiss.METRIC_INNER_PRODUCT)
+        step = max(1, count // (256 * lists))  # FAISS itself would draw no more than 256 vectors per cluster
+        index.train(np.concatenate([_plain(block[::step]) for block in blocks]))
+        index.nprobe = min(options.probes, lists)
+    for block in blocks:
+        index.add(_plain(block))
+
+    def find(queries: np.ndarray, most: int) -> Found:
+        most = min(most, count)
+        if isinstance(options, FaissHnsw):
+            index.hnsw.efSearch = max(options.search_width, most)
+        scores, numbers = index.search(_plain(queries), most)
+        order = np.lexsort((numbers, -scores, numbers < 0), axis=1)  # those that are lacking are at the end
+        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(numbers, order, axis=1)
+
+    return find
+
+
+def _plain(vectors: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(vectors, np.float32)
+
+
+def need_bm25() -> None:
+    """Raise a UserError if the library of BM25 is not installed."""
+    need_extra("bm25s", EXTRA, "BM25", "--bm25=False leaves it out")
+
+
+class WordIndex:
+    """BM25 (Robertson et al. 1994) over texts, by the library bm25s in Lucene's form; all of it is in memory.
+
+    Args:
+      texts: the documents.
+      k1, b: see SearchConfig.
+    """
+
+    def __init__(self, texts: Iterable[str], k1: float = 1.5, b: float = 0.75):
+        need_bm25()
+        import bm25s
+
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # the library sets it to DEBUG as it is imported
+        self._library: Any = bm25s
+        self._index: Any = bm25s.BM25(k1=k1, b=b, method="lucene")
+        self._index.index(self._words(list(texts)), show_progress=False)
+
+    def find(self, queries: Sequence[str], most: int) -> list[Found]:
+        """Return scores and documents for each query, [K] each: those that share a word with it, at most so many."""
+        return [self._best(words, most) for words in self._words(list(queries))]
+
+    def _words(self, texts: list[str]) -> list[list[str]]:
+        return self._library.tokenize(texts, stopwords="en", return_ids=False, show_progress=False)
+
+    def _best(self, words: list[str], most: int) -> Found:
+        known = [word for word in words if word in self._index.vocab_dict]
+        if not known:
+            return np.zeros(0, np.float32), np.zeros(0, np.int64)
+        scores = self._index.get_scores(known)
+        hits = np.flatnonzero(scores > 0)
+        if len(hits) > most:  # all that are tied with the last stay for the order to choose from
+            hits = hits[scores[hits] >= np.partition(scores[hits], -most)[-most]]
+        hits = hits[np.argsort(-scores[hits], kind="stable")][:most]
+        return scores[hits], hits

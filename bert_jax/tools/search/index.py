@@ -1,0 +1,501 @@
+"""The index of a corpus: a directory with the documents, their vectors in blocks, and a record of the model.
+
+index.json is written last, with a checksum; until then unfinished.json says what an interrupted indexing goes on with.
+documents.jsonl has the documents in BEIR's form; offsets.npy where each begins there, int64 [N + 1]; ids.npy 64 bits of
+a hash of each id, uint64 [N], by which an id is found. vectors/00000.npy and the following have the vectors [N, H]. All
+are read from the disk as they are needed, and none is a pickle.
+"""
+
+import array
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, overload
+
+import numpy as np
+from etils import epath
+
+from bert_jax.config.options import from_record, to_dict
+from bert_jax.config.search import Engine, ExactSearch, IndexConfig
+from bert_jax.errors import UserError
+from bert_jax.files import parse_object, read_object, sealed, unsealed, write_atomically
+from bert_jax.formats.opening import need_model
+from bert_jax.ownership import Owner
+from bert_jax.pretrained.model import PretrainedModel, load
+from bert_jax.progress import progress_bar
+from bert_jax.tools.search import beir, engines
+from bert_jax.tools.search.beir import Document
+
+RECORD, UNFINISHED, OWNER = "index.json", "unfinished.json", "owner.json"
+DOCUMENTS, OFFSETS, IDS, VECTORS = "documents.jsonl", "offsets.npy", "ids.npy", "vectors"
+VERSION = 1
+BATCHES = 64
+"""Number of batches of documents between two movements of the bar."""
+AGAIN = "make the index again with --overwrite"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IndexRecord:
+    """What an index was made of and how, the contents of index.json."""
+
+    version: int
+    """Version of the format."""
+    model: str
+    """Place of the model."""
+    fingerprint: str
+    """Checksum of the model, its sizes, parameters and tokenizer."""
+    pooling: str
+    """Vector of a text; see IndexConfig."""
+    normalize: bool
+    """Whether vectors have length 1."""
+    max_length: int | None
+    """Maximum number of tokens of a document. None: as many as the model reads."""
+    dtype: str
+    """Data type of the stored vectors."""
+    block: int
+    """Number of vectors in one file."""
+    corpus: str
+    """Place of the corpus."""
+    corpus_fingerprint: str
+    """SHA-256 of the documents."""
+    count: int
+    """Number of documents."""
+    width: int
+    """Number of values of a vector; 0 until the first are made."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """A document that was found."""
+
+    score: float
+    """Product of its vector with that of the query: their cosine, if the index is normalized."""
+    id: str
+    """Its id in the corpus."""
+    title: str
+    """Its title, or nothing."""
+    text: str
+    """Its text."""
+
+
+class _Blocks(Sequence[np.ndarray]):
+    """The vectors of an index, read from the disk block by block."""
+
+    def __init__(self, directory: pathlib.Path, record: IndexRecord):
+        self._directory, self._record = directory, record
+
+    def __len__(self) -> int:
+        return -(-self._record.count // self._record.block)
+
+    @overload
+    def __getitem__(self, index: int) -> np.ndarray: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[np.ndarray]: ...
+
+    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        number, record = range(len(self))[index], self._record
+        rows = min(record.block, record.count - number * record.block)
+        return _mapped(_block_file(self._directory, number), (rows, record.width), record.dtype)
+
+
+def _block_file(directory: pathlib.Path, number: int) -> pathlib.Path:
+    return directory / VECTORS / f"{number:05d}.npy"
+
+
+def _mapped(file: pathlib.Path, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Return an array of a file without reading it; raise a UserError if it is not of this shape and type."""
+    try:
+        found = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(f"{file} cannot be read: {str(reason)[:200]}; {AGAIN}") from None
+    if found.shape != shape or found.dtype != np.dtype(dtype):
+        raise UserError(f"{file} is {found.dtype}{list(found.shape)}, not {dtype}{list(shape)}; {AGAIN}")
+    return found
+
+
+class SearchIndex:
+    """An index that `bert-jax index` or `bert_jax.index` wrote, opened to search it.
+
+    Args:
+      path: its directory.
+      model: the model that made it, or where it lies now; None: where the index says.
+      engine: how the nearest vectors are found, see SearchConfig; None: exactly.
+
+    Attributes:
+      path (str): the directory.
+      record (IndexRecord): what it was made of, and how.
+
+    Raises:
+      UserError: there is no finished index, it is damaged, or the library of the engine is not installed.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        model: PretrainedModel | str | None = None,
+        engine: Engine | None = None,
+    ):
+        self.path: str = os.fspath(path)
+        self._directory = pathlib.Path(path).expanduser()
+        self.record: IndexRecord = read_index(self._directory)
+        self._given, self._model = model, None
+        self._engine: Engine = ExactSearch() if engine is None else engine
+        self._find: engines.Find | None = None
+        engines.need_engine(self._engine)
+        count = self.record.count
+        self._offsets = _mapped(self._directory / OFFSETS, (count + 1,), "int64")
+        self._ids = _mapped(self._directory / IDS, (count,), "uint64")
+        self.vectors: Sequence[np.ndarray] = _Blocks(self._directory, self.record)
+
+    def __len__(self) -> int:
+        return self.record.count
+
+    def __repr__(self) -> str:
+        record = self.record
+        return f"SearchIndex of {record.count:,} documents ({record.dtype}[{record.width}] by {record.model})"
+
+    @property
+    def model(self) -> PretrainedModel:
+        """The model that made the index; a UserError if the one in its place is another."""
+        if self._model is None:
+            given = self.record.model if self._given is None else self._given
+            model = given if isinstance(given, PretrainedModel) else load(given)
+            if (found := model.fingerprint) != self.record.fingerprint:
+                raise UserError(
+                    f"{model.path} is not the model that made {self.path}: its fingerprint is {found:.12}…, that of "
+                    f"the index {self.record.fingerprint:.12}…; give the one that did with --model, or make the index "
+                    "again"
+                )
+            self._model = model
+        return self._model
+
+    def embed(self, queries: Sequence[str], batch_size: int = 32) -> np.ndarray:
+        """Return the vectors of queries as those of the documents were made, float32 [Q, H].
+
+        Before the queries, and before the documents, is the prompt that the model has for these, if any.
+        """
+        return embedded(self.model, self.record, list(queries), batch_size, "query")
+
+    def nearest(self, vectors: np.ndarray, top: int = 10) -> engines.Found:
+        """Return scores, float32 [Q, K], and numbers of documents, int64 [Q, K], the best first, of vectors [Q, H].
+
+        K is `top` or the number of documents. An engine that is not exact has -1 where it found fewer.
+        """
+        if vectors.ndim != 2 or vectors.shape[1] != self.record.width:
+            raise UserError(f"vectors have the shape {list(vectors.shape)}; expected [queries, {self.record.width}]")
+        if top < 1:
+            raise UserError(f"top={top} must be at least 1")
+        if self._find is None:
+            self._find = engines.finder(self._engine, self.vectors)
+        return self._find(np.asarray(vectors, np.float32), top)
+
+    @overload
+    def search(  # pyright: ignore[reportOverlappingOverload] (a str is a Sequence[str] too)
+        self, queries: str, top: int = 10
+    ) -> list[Hit]: ...
+
+    @overload
+    def search(self, queries: Sequence[str], top: int = 10) -> list[list[Hit]]: ...
+
+    def search(self, queries: str | Sequence[str], top: int = 10) -> list[Hit] | list[list[Hit]]:
+        """Return the nearest documents to a query, the best first, or to each of several queries."""
+        texts = [queries] if isinstance(queries, str) else list(queries)
+        hits = [
+            [Hit(score, *found) for score, found in zip(row[0].tolist(), self.documents(row[1]), strict=True)]
+            for row in engines.lists(self.nearest(self.embed(texts), top))
+        ]
+        return hits[0] if isinstance(queries, str) else hits
+
+    def documents(self, numbers: Iterable[int] | None = None) -> Iterator[Document]:
+        """Yield the documents of these numbers, counted from 0 in the order of the corpus; None: all of them."""
+        with open(self._directory / DOCUMENTS, "rb") as stream:
+            for number in range(len(self)) if numbers is None else numbers:
+                yield self._read(stream, int(number))
+
+    def _read(self, stream: Any, number: int) -> Document:
+        start, end = int(self._offsets[number]), int(self._offsets[number + 1])
+        try:
+            stream.seek(start)
+            return beir.document_of(parse_object(stream.read(max(0, end - start))), "")
+        except (OSError, ValueError, UserError):
+            raise UserError(f"{self._directory / DOCUMENTS} is damaged at byte {start}; {AGAIN}") from None
+
+    def numbers(self, ids: Iterable[str]) -> dict[str, int]:
+        """Return the number of each document of these ids that is in the index."""
+        wanted = {_hashed(name): name for name in ids}
+        places = np.flatnonzero(np.isin(self._ids, np.fromiter(wanted, np.uint64, len(wanted))))
+        found = {document.id: int(place) for document, place in zip(self.documents(places), places, strict=True)}
+        return {name: found[name] for name in wanted.values() if name in found}
+
+    def vectors_of(self, numbers: Sequence[int]) -> np.ndarray:
+        """Return the vectors of documents by their numbers, float32 [N, H]."""
+        block = self.record.block
+        return np.stack([np.asarray(self.vectors[each // block][each % block], np.float32) for each in numbers])
+
+
+def read_index(directory: pathlib.Path) -> IndexRecord:
+    """Return the record of a finished index; raise a UserError if there is none, or it is damaged."""
+    file = directory / RECORD
+    if not file.is_file():
+        if (directory / UNFINISHED).is_file():
+            raise UserError(f"{directory} is an index that was interrupted; the command that began it finishes it")
+        reason = f"it has no {RECORD}" if directory.is_dir() else "there is no such directory"
+        raise UserError(f"{directory} is not an index: {reason}; make one: bert-jax index CORPUS --model=… --output=…")
+    record = _read_record(file)
+    if record.count < 1 or record.block < 1 or record.width < 1 or record.dtype not in ("float32", "float16"):
+        raise UserError(f"{file} says what no index has: {to_dict(record)!r:.300}; {AGAIN}")
+    return record
+
+
+def _read_record(file: pathlib.Path) -> IndexRecord:
+    try:
+        values = unsealed(read_object(file, AGAIN))
+    except UserError as error:
+        raise UserError(str(error) if AGAIN in str(error) else f"{file}: {error}; {AGAIN}") from None
+    if values.get("version") != VERSION:
+        raise UserError(f"{file} is of version {values.get('version')!r:.20}; this one reads {VERSION}; {AGAIN}")
+    return from_record(IndexRecord, values, str(file))
+
+
+def _write_record(file: pathlib.Path, record: IndexRecord) -> None:
+    write_atomically(file, (json.dumps(sealed(to_dict(record)), indent=1) + "\n").encode())
+
+
+def embedded(
+    model: PretrainedModel,
+    record: IndexRecord,
+    texts: list[str],
+    batch_size: int,
+    prompt: Literal["query", "document"] = "document",
+) -> np.ndarray:
+    """Return the vectors of texts, float32 [N, H], as an index has them."""
+    pooling: Any = record.pooling
+    vectors = model.embed(
+        texts,
+        pooling=pooling,
+        normalize=record.normalize,
+        max_length=record.max_length,
+        batch_size=batch_size,
+        prompt=prompt,
+        progress=False,
+    )
+    if not np.isfinite(vectors).all():
+        raise UserError(f"{model.path} gives vectors that are not finite, which nothing can be compared with")
+    return vectors
+
+
+def run_index(corpus: str, config: IndexConfig) -> SearchIndex:
+    """Write the index of a corpus, print what it is, and return it opened.
+
+    An indexing that was interrupted goes on after its last whole block if corpus, model and options are the same.
+
+    Args:
+      corpus: its file, or a directory of BEIR; see IndexConfig.format.
+      config: the options.
+
+    Raises:
+      UserError: the corpus is damaged, there is no such model, it has no vocabulary, or the output is taken.
+    """
+    config.check()
+    file = beir.corpus_file(corpus)
+    output = pathlib.Path(config.output).expanduser()
+    _check_output(output, config.overwrite)
+    need_model(config.model)
+    with _taken(output):
+        documents = _Corpus.written(file, config, output)
+        model = load(config.model)
+        model.need_tokenizer()
+        record = IndexRecord(
+            version=VERSION,
+            model=model.path,
+            fingerprint=model.fingerprint,
+            pooling=config.pooling or model.embedding.pooling,
+            normalize=config.normalize,
+            max_length=config.max_length or model.embedding.max_length,
+            dtype=config.dtype,
+            block=config.block,
+            corpus=os.path.abspath(os.path.expanduser(file)),
+            corpus_fingerprint=documents.fingerprint,
+            count=documents.count,
+            width=0,
+        )
+        _begin(output, record, config.overwrite)
+        documents.keep(output)
+        width = _write_vectors(output, record, model, config.batch_size)
+        _write_record(output / RECORD, dataclasses.replace(record, width=width))
+        (output / UNFINISHED).unlink(missing_ok=True)
+    index = SearchIndex(config.output, model=model)
+    size = sum(each.stat().st_size for each in output.rglob("*") if each.is_file())
+    print(
+        f"{config.output}: {len(index):,} documents, vectors of {width:,} {config.dtype} values, {size / 1e6:,.1f} MB"
+    )
+    return index
+
+
+def _check_output(output: pathlib.Path, overwrite: bool) -> None:
+    """Raise a UserError if a finished index must stay as it is, or the place holds anything else."""
+    if output.exists() and not output.is_dir():
+        raise UserError(f"output={output} is a file; give a directory")
+    if not output.exists() or not (names := {each.name for each in output.iterdir()} - {OWNER}):
+        return
+    if not {RECORD, UNFINISHED} & names:
+        raise UserError(f"output={output} holds {min(names)} and is no index; give an empty directory or a new one")
+    if RECORD in names and not overwrite:
+        raise UserError(f"output={output} already holds an index; give another directory, or --overwrite to replace it")
+
+
+@contextlib.contextmanager
+def _taken(output: pathlib.Path) -> Iterator[None]:
+    """Make and own a directory during the block; one that was made for nothing is removed."""
+    made = [each for each in (output, *output.parents) if not each.exists()]
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        owner = Owner(epath.Path(output), OWNER, _refusal, lasting=False)
+    except OSError as error:
+        raise UserError(f"output={output} cannot be written: {error.strerror or error}; choose another") from None
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"output={output} cannot be written: {error.strerror or error}; give it more space") from None
+    finally:
+        owner.release()
+        for name in (DOCUMENTS, OFFSETS, IDS):
+            (output / f"{name}.partial").unlink(missing_ok=True)
+        for each in made:
+            if any(each.iterdir()):
+                break
+            each.rmdir()
+
+
+def _refusal(directory: epath.Path, facts: dict[str, Any]) -> UserError:
+    return UserError(
+        f"output={directory} is being written by process {facts.get('pid', '?')} on {facts.get('host', '?')}; wait for "
+        "it, or give another directory"
+    )
+
+
+def _begin(output: pathlib.Path, record: IndexRecord, overwrite: bool) -> None:
+    """Remove the files of an index that is replaced; raise a UserError about an interrupted one of something else."""
+    if (file := output / UNFINISHED).is_file() and not overwrite:
+        begun = _read_record(file)
+        if begun == record:
+            return
+        names = [field.name for field in dataclasses.fields(record)]
+        changed = next(name for name in names if getattr(begun, name) != getattr(record, name))
+        raise UserError(
+            f"output={output} is an interrupted index with {changed}={getattr(begun, changed)}, not "
+            f"{getattr(record, changed)}; go on with the same corpus, model and options, or replace it with --overwrite"
+        )
+    (output / RECORD).unlink(missing_ok=True)  # without it the rest is no index
+    shutil.rmtree(output / VECTORS, ignore_errors=True)
+    _write_record(output / UNFINISHED, record)
+
+
+def _write_vectors(output: pathlib.Path, record: IndexRecord, model: PretrainedModel, batch_size: int) -> int:
+    """Write the blocks of vectors that are not there yet; return the width of a vector."""
+    (output / VECTORS).mkdir(exist_ok=True)
+    blocks = -(-record.count // record.block)
+    done = next((number for number in range(blocks) if not _block_file(output, number).exists()), blocks)
+    step = batch_size * BATCHES
+    with (
+        open(output / DOCUMENTS, "rb") as stream,
+        progress_bar("documents", record.count, completed=min(done * record.block, record.count)) as moved,
+    ):
+        offsets = np.load(output / OFFSETS, mmap_mode="r", allow_pickle=False)
+        for number in range(done, blocks):
+            start, end = number * record.block, min((number + 1) * record.block, record.count)
+            stream.seek(int(offsets[start]))
+            parts = []
+            for first in range(start, end, step):
+                rows = [json.loads(stream.readline()) for _ in range(first, min(first + step, end))]
+                texts = [Document(row["_id"], row["title"], row["text"]).whole for row in rows]
+                parts.append(embedded(model, record, texts, batch_size).astype(record.dtype))
+                moved(first + len(rows))
+            contents = io.BytesIO()
+            np.save(contents, np.concatenate(parts), allow_pickle=False)
+            write_atomically(_block_file(output, number), contents.getvalue())
+    return np.load(_block_file(output, 0), mmap_mode="r", allow_pickle=False).shape[1]
+
+
+def _hashed(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Corpus:
+    """The documents of an index, written next to its other files until `keep` gives them their names."""
+
+    count: int
+    fingerprint: str
+    names: tuple[str, ...] = (DOCUMENTS, OFFSETS, IDS)
+
+    @classmethod
+    def written(cls, file: str, config: IndexConfig, output: pathlib.Path) -> "_Corpus":
+        """Check and write the documents of a file.
+
+        Raises:
+          UserError: see `read_corpus`; two documents have the same id; or there are none.
+        """
+        format = beir.file_format(file) if config.format == "auto" else config.format
+        offsets, ids, digest = array.array("q", [0]), array.array("Q"), hashlib.sha256()
+        partial = output / f"{DOCUMENTS}.partial"
+        size = os.path.getsize(path) if os.path.isfile(path := os.path.expanduser(file)) else None
+        with open(partial, "wb") as stream, progress_bar("reading", size, unit="bytes") as moved:
+            documents = beir.read_corpus(
+                file,
+                format,
+                keep_empty=config.empty == "keep",
+                max_expansion=config.max_expansion,
+                moved=moved,
+            )
+            for document in documents:
+                row = {"_id": document.id, "title": document.title, "text": document.text}
+                line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+                stream.write(line)
+                digest.update(line)
+                offsets.append(offsets[-1] + len(line))
+                ids.append(_hashed(document.id))
+        if not ids:
+            raise UserError(f"{file} holds no document")
+        hashes = np.frombuffer(ids, np.uint64)
+        _check_unique(file, partial, hashes)
+        for name, values in ((OFFSETS, np.frombuffer(offsets, np.int64)), (IDS, hashes)):
+            with open(output / f"{name}.partial", "wb") as stream:
+                np.save(stream, values, allow_pickle=False)
+        return cls(len(ids), digest.hexdigest())
+
+    def keep(self, output: pathlib.Path) -> None:
+        for name in self.names:
+            os.replace(output / f"{name}.partial", output / name)
+
+
+def _check_unique(file: str, documents: pathlib.Path, hashes: np.ndarray) -> None:
+    """Raise a UserError if two documents have the same id, as their hashes suggest, and the ids themselves show."""
+    in_order = np.sort(hashes)
+    repeated = in_order[1:][in_order[1:] == in_order[:-1]]
+    if not repeated.size:
+        return
+    places, suspect = np.flatnonzero(np.isin(hashes, repeated)), {}
+    wanted = set(places.tolist())
+    with open(documents, "rb") as stream:
+        for number, line in enumerate(stream):
+            if number not in wanted:
+                continue
+            name = json.loads(line)["_id"]
+            if name in suspect:
+                raise UserError(
+                    f"{file}: documents {suspect[name] + 1:,} and {number + 1:,} have the same id {name!r:.80}; ids "
+                    "must differ"
+                )
+            suspect[name] = number

@@ -1,0 +1,196 @@
+"""Losses of vectors: those of sentence-transformers, what is no negative, and batches computed in parts."""
+
+import dataclasses
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pretrained_model import random_params
+from small_model import compiled
+from task_models import MODEL
+
+from bert_jax.config import ComputeConfig, EmbeddingConfig, HeadConfig, MeshConfig
+from bert_jax.config.finetuning import VectorOptions
+from bert_jax.config.vectors import (
+    Angle,
+    Cosent,
+    CosineRegression,
+    InfoNce,
+    KlDivergence,
+    MarginMse,
+    Triplet,
+)
+from bert_jax.devices import sharding
+from bert_jax.models.task import BertForTask
+from bert_jax.objectives.objective import mean_loss
+from bert_jax.objectives.vectors import VectorObjective, nested_sums
+
+ORACLE = pathlib.Path(__file__).parents[1] / "oracles" / "vectors_oracle.npz"
+NESTED = VectorOptions(dims=(4, 7), dim_weights=(0.5, 1.0))
+CASES = {  # as in tests/oracles/make_vectors_oracle.py: options, number of texts, what is taken in addition
+    "info_nce": (InfoNce(), 2, None),
+    "info_nce_negatives": (InfoNce(), 4, None),
+    "info_nce_dot": (InfoNce(scale=1.0, similarity="dot"), 3, None),
+    "info_nce_symmetric": (InfoNce(symmetric=True), 3, None),
+    "cosent": (Cosent(), 2, "scores"),
+    "angle": (Angle(), 2, "scores"),
+    "cosine": (CosineRegression(highest=5.0), 2, "scores"),
+    "triplet_euclidean": (Triplet(), 3, None),
+    "triplet_manhattan": (Triplet(distance="manhattan", margin=1.0), 3, None),
+    "triplet_cosine": (Triplet(distance="cosine", margin=0.5), 3, None),
+    "margin_mse": (MarginMse(), 4, "teacher"),
+    "margin_mse_cosine": (MarginMse(similarity="cosine"), 3, "teacher"),
+    "kl": (KlDivergence(temperature=2.0), 4, "teacher"),
+    "nested": (None, 4, None),
+}
+
+
+def test_losses_and_gradients_are_those_of_sentence_transformers():
+    """Two examples more that only fill the batch change neither."""
+    with np.load(ORACLE) as file:
+        oracle = dict(file)
+    filled = np.concatenate([oracle["vectors"], np.ones((2, 4, 7), np.float32)])
+    weights = np.array([1] * 6 + [0] * 2, np.float32)
+
+    def one(name: str, vectors: jax.Array) -> jax.Array:
+        loss, texts, takes = CASES[name]
+        options = NESTED if loss is None else VectorOptions(loss=loss)
+        batch = {"weights": weights}
+        if takes is not None:
+            labels = np.concatenate([oracle[takes], np.zeros_like(oracle[takes][:2])])
+            batch["labels"] = labels[:, : texts - 1] if takes == "teacher" else labels
+        sums = nested_sums(vectors[:, :texts], batch, options)
+        return sums.loss / sums.weight
+
+    found = compiled(lambda vectors: {name: jax.value_and_grad(lambda v: one(name, v))(vectors) for name in CASES})(
+        jnp.asarray(filled)
+    )
+    for name, (loss, gradient) in found.items():
+        assert float(loss) == pytest.approx(float(oracle[f"{name}_loss"]), rel=2e-6), name
+        largest = np.abs(oracle[f"{name}_gradient"]).max()
+        np.testing.assert_allclose(gradient[:6], oracle[f"{name}_gradient"], atol=3e-6 * largest, err_msg=name)
+        assert not np.any(gradient[6:]), name
+
+
+def test_equal_texts_are_no_negatives():
+    """Of six examples, 0 and 1 have one positive, 2 and 3 one anchor, and the negative of 4 is the positive of 5."""
+    numbers = np.array([[0, 10, 20], [1, 10, 21], [2, 12, 22], [2, 13, 23], [4, 14, 15], [5, 15, 25]], np.int32)
+    vectors = np.random.default_rng(0).standard_normal((6, 3, 5)).astype(np.float32)
+    batch = {"weights": np.ones(6, np.float32), "numbers": numbers}
+    options = VectorOptions(loss=InfoNce(similarity="dot", scale=1.0, symmetric=True))
+    sums = compiled(lambda vectors: nested_sums(vectors, batch, options))(vectors)
+    expected = 0.0
+    wide = vectors.astype(np.float64)
+    for row in range(6):
+        negatives = [
+            wide[other, place]
+            for other in range(6)
+            for place in (1, 2)
+            if (other, place) != (row, 1)
+            and numbers[other, place] not in numbers[row, :2]
+            and not (place == 1 and numbers[other, 0] == numbers[row, 0])
+        ]
+        assert len(negatives) == {0: 10, 1: 10, 2: 10, 3: 10, 4: 11, 5: 10}[row]
+        anchors = [
+            wide[other, 0]
+            for other in range(6)
+            if other != row and numbers[row, 1] not in numbers[other, :2] and numbers[other, 0] != numbers[row, 0]
+        ]
+        own = wide[row, 0] @ wide[row, 1]
+        both = [
+            np.log(np.exp(own) + sum(np.exp(wide[row, 0] @ each) for each in negatives)),
+            np.log(np.exp(own) + sum(np.exp(wide[row, 1] @ each) for each in anchors)),
+        ]
+        expected += np.mean(both) - own
+    assert float(sums.loss) == pytest.approx(expected, rel=1e-5)
+
+
+ROWS, SLOTS, LENGTH, EXAMPLES = 16, 2, 12, 16
+EXACT = ComputeConfig(dtype="float32", layers="scan")
+
+
+def shared_batch() -> dict[str, np.ndarray]:
+    """Rows of two texts each, which are anchor and positive of one example, but in other rows."""
+    random = np.random.default_rng(1)
+    ids = np.repeat([[1, 2]], ROWS, axis=0).repeat(LENGTH // 2, axis=1)
+    places = np.arange(2 * EXAMPLES).reshape(EXAMPLES, 2)
+    places[:, 1] = np.roll(places[:, 1], 3)
+    batch = {
+        "input_ids": random.integers(1, MODEL.vocab_size, (ROWS, LENGTH)),
+        "token_type_ids": np.zeros((ROWS, LENGTH)),
+        "attention_mask": np.ones((ROWS, LENGTH)),
+        "text_ids": ids,
+        "text_starts": np.repeat([[0, LENGTH // 2]], ROWS, axis=0),
+        "places": places,
+        "numbers": np.arange(2 * EXAMPLES).reshape(EXAMPLES, 2),
+    }
+    whole = {name: np.asarray(values, np.int32) for name, values in batch.items()}
+    return whole | {"weights": (np.arange(EXAMPLES) < EXAMPLES - 3).astype(np.float32)}
+
+
+def objective_in(parts: int) -> VectorObjective:
+    model = dataclasses.replace(MODEL, hidden_dropout=0.3, attention_dropout=0.3)
+    vectors = BertForTask(model, HeadConfig(kind="vectors"), EXACT, embedding=EmbeddingConfig(normalize=True))
+    return VectorObjective(vectors, VectorOptions(), parts)
+
+
+def value_and_gradient(parts: int, batch):
+    objective = objective_in(parts)
+
+    def loss(params):
+        sums = objective.sums(params, batch, jax.random.key(7))
+        return mean_loss(objective.terms, sums, objective.denominators(batch))
+
+    return jax.value_and_grad(loss)
+
+
+def assert_equal_gradients(found, expected) -> None:
+    assert float(found[0]) == pytest.approx(float(expected[0]), rel=1e-6)
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected[1]))
+    # Sums of float32 in another order.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * largest), found[1], expected[1])
+
+
+@pytest.mark.parametrize("counts", [(1, 4), pytest.param((1, 2, 8, 16), marks=pytest.mark.slow)])
+def test_parts_of_a_batch_give_the_loss_and_gradient_of_the_whole(counts):
+    """With dropout, whose elements are those of the whole batch."""
+    batch, params = shared_batch(), random_params(objective_in(1).model)
+    several = compiled(lambda params: [value_and_gradient(parts, batch)(params) for parts in counts])(params)
+    whole, *parts = several
+    assert float(whole[0]) > 0.5  # there is something to learn
+    for each in parts:
+        assert_equal_gradients(each, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [2, 8])
+def test_devices_give_the_loss_and_gradient_of_one(devices):
+    """Each meets the texts of all: the batch is global."""
+    batch, params = shared_batch(), random_params(objective_in(1).model)
+    expected = compiled(value_and_gradient(1, batch))(params)
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:devices])
+    where = sharding.batch_sharding(mesh)
+    placed = {name: jax.device_put(values, where) for name, values in batch.items()}
+    for parts in (1, 2):
+        function = lambda params, batch, parts=parts: value_and_gradient(parts, batch)(params)
+        found = compiled(sharding.under(mesh, function))(jax.device_put(params, sharding.replicated(mesh)), placed)
+        assert_equal_gradients(found, expected)
+
+
+@pytest.mark.slow
+def test_parts_of_a_batch_need_less_memory():
+    """Of eight parts, each of which keeps what its rows need, the step keeps less than half of what one would."""
+    batch = shared_batch()
+    rows = 32 * ROWS
+    batch = {name: np.concatenate([values] * (rows // ROWS)) for name, values in batch.items()}
+    batch["places"] = np.arange(2 * rows, dtype=np.int32).reshape(-1, 2)
+    batch["numbers"] = batch["places"]
+    params = random_params(objective_in(1).model)
+
+    def kept(parts: int) -> int:
+        program = jax.jit(value_and_gradient(parts, batch)).lower(params).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    assert kept(8) < 0.5 * kept(1)
