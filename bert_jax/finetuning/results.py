@@ -70,8 +70,8 @@ def _read_record(file: epath.Path) -> dict[str, Any]:
         raise _damaged(file, f"is that of the run {record['run']!r:.80}")
     if any(type(value) not in (int, float) for value in record["metrics"].values()):
         raise _damaged(file, f"has metrics={record['metrics']!r:.80}")
-    fold, folds = (record.get(name) for name in ("fold", "folds"))
-    if (fold, folds) != (None, None) and not (type(fold) is type(folds) is int and 0 < fold <= folds):
+    fold, folds = record.get("fold", 1), record.get("folds", 1)
+    if not (type(fold) is type(folds) is int and 0 < fold <= folds):
         raise _damaged(file, f"has fold={fold!r:.60} of folds={folds!r:.60}")
     if not isinstance(record.get("collapsed", 0), str | None):
         raise _damaged(file, f"has collapsed={record.get('collapsed', 'missing')!r:.60}")
