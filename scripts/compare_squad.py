@@ -12,7 +12,7 @@ import pathlib
 import sys
 import time
 
-from bert_jax.config.finetuning import SquadOptions, TaskDataConfig
+from bert_jax.config.tasks import SquadOptions, TaskDataConfig
 from bert_jax.tasks import squad
 from bert_jax.tasks import squad as squad_windows
 from bert_jax.tokenization.tokenizer import load_tokenizer

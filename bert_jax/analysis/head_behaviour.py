@@ -29,7 +29,7 @@ from scipy.special import entr
 from bert_jax.analysis.results import Analysis, call_with, framed, panels, short_path, table
 from bert_jax.analysis.texts import in_batches, mask_words, windows
 from bert_jax.config.analyses import HeadsConfig
-from bert_jax.config.finetuning import TaggingDataConfig
+from bert_jax.config.tasks import TaggingDataConfig
 from bert_jax.errors import UserError, at_least
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar, track

@@ -39,8 +39,8 @@ from bert_jax.analysis.texts import (
     windows,
 )
 from bert_jax.config.analyses import CkaConfig, IsotropyConfig, VectorKind
-from bert_jax.config.finetuning import TaskDataConfig
-from bert_jax.config.model import Combination, Pooling
+from bert_jax.config.heads import Combination, Pooling
+from bert_jax.config.tasks import TaskDataConfig
 from bert_jax.corpus.readers import find_sources
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import KINDS, Postprocess, PostprocessKind

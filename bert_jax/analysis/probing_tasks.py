@@ -21,7 +21,7 @@ import numpy as np
 
 from bert_jax.analysis.head_behaviour import HEAD, RELATION, heads_of
 from bert_jax.analysis.texts import texts_of
-from bert_jax.config.finetuning import TaggingDataConfig
+from bert_jax.config.tasks import TaggingDataConfig
 from bert_jax.corpus.readers import find_sources
 from bert_jax.corpus.text import make_splitter
 from bert_jax.errors import UserError

@@ -19,7 +19,8 @@ from bert_jax.analysis import results
 from bert_jax.analysis.layers import SMALLEST, HsicSums
 from bert_jax.analysis.texts import check_vectors, in_batches, mask_words, text_arrays, token_weights, word_scores
 from bert_jax.config.analyses import PruneConfig, VectorKind
-from bert_jax.config.finetuning import TaskDataConfig, task_defaults
+from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.tasks import TaskDataConfig
 from bert_jax.errors import UserError, at_least
 from bert_jax.formats.opening import place
 from bert_jax.models.costs import has_mask_decoder

@@ -33,9 +33,10 @@ from rich.table import Table
 
 from bert_jax.analysis.texts import texts_of
 from bert_jax.config.analyses import AnalysisConfig
-from bert_jax.config.finetuning import FinetuneConfig, TaggingDataConfig, TaskDataConfig, TextDataConfig, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.options import to_dict
 from bert_jax.config.pretraining import NoiseConfig
+from bert_jax.config.tasks import TaggingDataConfig, TaskDataConfig, TextDataConfig
 from bert_jax.corpus.readers import find_sources
 from bert_jax.errors import UserError
 from bert_jax.files import checksum, near_path, read_object, sealed, unsealed, write_atomically

@@ -16,8 +16,8 @@ from rich.table import Table
 from bert_jax.analysis.results import Analysis, TaskScore, call_with, columns_table, framed, panels, short_path
 from bert_jax.analysis.texts import MaskedTexts, counted_texts, windows, word_scores
 from bert_jax.config.analyses import SpellingConfig, spelling_noises
-from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.config.pretraining import EDITS, ErrorUnit, NoiseConfig
+from bert_jax.config.tasks import TaskDataConfig
 from bert_jax.data.spelling_errors import edit_sites, edited_words
 from bert_jax.errors import UserError, at_least
 from bert_jax.pretrained.model import PretrainedModel, load

@@ -9,7 +9,7 @@ import dataclasses
 import os
 from collections.abc import Iterable
 
-from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining
+from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining, tasks
 from bert_jax.config.analyses import ANALYSES
 from bert_jax.config.checks import check, check_given, training_paths
 from bert_jax.config.search import IndexConfig, MineConfig, SearchConfig
@@ -461,7 +461,7 @@ def finetune(arguments: list[str]) -> int:
     """
     task, options = positional(arguments, usage(finetune), "TASK")
     default = finetuning.task_defaults(task) if task else finetuning.FinetuneConfig()
-    description = described(finetune)[1].format(tasks=" ".join(finetuning.TASKS))
+    description = described(finetune)[1].format(tasks=" ".join(tasks.TASKS))
     config = finetuning.check_finetune(parse(default, options, usage(finetune), description))
     _need(models=[config.init_from, config.distillation.teacher])
     if not may_have_peers():

@@ -4,14 +4,13 @@ Only the standard library is imported here, so that `--help` is instant.
 """
 
 from bert_jax.config.corpora import PrepareConfig, TrainVocabConfig
+from bert_jax.config.heads import EmbeddingConfig, HeadConfig
 from bert_jax.config.model import (
     Alibi,
     AttentionConfig,
     Convolution,
     DisentangledConfig,
-    EmbeddingConfig,
     EncoderConfig,
-    HeadConfig,
     Learned,
     LearnedBias,
     ModelConfig,

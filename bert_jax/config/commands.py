@@ -16,15 +16,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from bert_jax.config.corpora import LONGEST_LINE, MOST_EXPANSION, CorpusFormat, PrepareConfig, PreparedTextConfig
-from bert_jax.config.finetuning import (
-    FinetuneConfig,
-    SentenceOptions,
-    TaggingDataConfig,
-    TaggingOptions,
-    TaskDataConfig,
-)
+from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.options import field_values, metric_scale, option
 from bert_jax.config.pretraining import Config, MaskUnit, PackingChoice, SentencePairs
+from bert_jax.config.tasks import SentenceOptions, TaggingDataConfig, TaggingOptions, TaskDataConfig
 from bert_jax.errors import UserError, at_least
 
 

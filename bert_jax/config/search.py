@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from bert_jax.config.corpora import MOST_EXPANSION
-from bert_jax.config.model import Pooling
+from bert_jax.config.heads import Pooling
 from bert_jax.config.options import check_effects, check_kinds, check_numbers, kinds, option
 from bert_jax.errors import UserError, at_least, need_no_negative, need_share
 

@@ -33,17 +33,14 @@ from bert_jax.config import AttentionConfig, ComputeConfig, EncoderConfig, HeadC
 from bert_jax.config.checks import check_trackers
 from bert_jax.config.finetuning import (
     RESULTS,
-    DiagnosticOptions,
     FinetuneConfig,
     FinetuningRecord,
     PredictConfig,
-    SequenceOptions,
-    TextDataConfig,
-    VectorOptions,
     check_finetune,
     task_defaults,
 )
 from bert_jax.config.options import differing_options, dotted_names, from_dict, from_record, to_dict
+from bert_jax.config.tasks import DiagnosticOptions, SequenceOptions, TextDataConfig, VectorOptions
 from bert_jax.data.sequences import most_sequences
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, commit, ending_together, from_first, versions

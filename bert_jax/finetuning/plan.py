@@ -9,9 +9,10 @@ import itertools
 import numpy as np
 
 from bert_jax.config import HeadConfig, ScheduleConfig
-from bert_jax.config.finetuning import FinetuneConfig, TextDataConfig
+from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.options import INT32
 from bert_jax.config.pretraining import traced_steps
+from bert_jax.config.tasks import TextDataConfig
 from bert_jax.data.sequences import Features, steps_per_epoch
 from bert_jax.errors import UserError
 from bert_jax.objectives.tasks import PLAIN, TaskLoss

@@ -15,14 +15,9 @@ import numpy as np
 from etils import epath
 from rich.console import Console
 
-from bert_jax.config.finetuning import (
-    PredictConfig,
-    SentenceOptions,
-    SequenceOptions,
-    Squad2Options,
-    check_predict,
-)
+from bert_jax.config.finetuning import PredictConfig, check_predict
 from bert_jax.config.options import is_of_class, with_options
+from bert_jax.config.tasks import SentenceOptions, SequenceOptions, Squad2Options
 from bert_jax.data.sequences import Features
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import use_compilation_cache

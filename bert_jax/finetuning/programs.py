@@ -17,8 +17,9 @@ from flax.traverse_util import unflatten_dict
 from jax.sharding import Mesh
 
 from bert_jax.config import ComputeConfig, EncoderConfig, HeadConfig
-from bert_jax.config.finetuning import FinetuneConfig, PredictConfig, VectorOptions
+from bert_jax.config.finetuning import FinetuneConfig, PredictConfig
 from bert_jax.config.objective import BALANCED, TaskLossConfig
+from bert_jax.config.tasks import VectorOptions
 from bert_jax.data.sequences import Features, evaluation_batches, padded, round_up
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import step_options

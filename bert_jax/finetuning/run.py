@@ -34,9 +34,10 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import check_origin, read_record
 from bert_jax.checkpoints.workdir import WorkDirectory, id_below
 from bert_jax.config import CheckpointConfig
-from bert_jax.config.finetuning import SHARE_ROWS, FinetuneConfig, VectorOptions
+from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.options import is_of_class, to_dict
 from bert_jax.config.pretraining import traced_steps
+from bert_jax.config.tasks import SHARE_ROWS, VectorOptions
 from bert_jax.data.pipeline import ahead
 from bert_jax.data.sequences import (
     Batch,

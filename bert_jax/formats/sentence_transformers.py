@@ -19,7 +19,7 @@ import safetensors.numpy
 from etils import epath
 
 from bert_jax.config import EmbeddingConfig
-from bert_jax.config.model import Pooling
+from bert_jax.config.heads import Pooling
 from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError
 from bert_jax.files import inside, parse_object, read_contents, read_object, write_atomically

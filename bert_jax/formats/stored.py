@@ -19,7 +19,7 @@ import numpy as np
 from absl import logging
 
 from bert_jax.config import EmbeddingConfig, EncoderConfig, HeadConfig, MaskedWords, ObjectiveConfig
-from bert_jax.config.model import Combination, Pooling
+from bert_jax.config.heads import Combination, Pooling
 from bert_jax.config.objective import GeneratorConfig, generator_model
 from bert_jax.config.options import from_record, to_dict
 from bert_jax.devices.placement import StoredArray, empty

@@ -19,7 +19,7 @@ from flax import nnx
 from jax.typing import ArrayLike
 
 from bert_jax.config import ComputeConfig, EncoderConfig
-from bert_jax.config.model import TextState
+from bert_jax.config.heads import TextState
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert_parameters import (

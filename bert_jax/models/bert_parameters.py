@@ -19,7 +19,7 @@ from bert_jax.config import (
     ReplacedTokens,
     WordVectorsConfig,
 )
-from bert_jax.config.model import HeadKind
+from bert_jax.config.heads import HeadKind
 from bert_jax.config.objective import EmbeddingSharing
 from bert_jax.parameters import FLOAT32, Axis, Parameter, ParameterTable, Use, linear, norm, table
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import EncoderConfig, HeadConfig
-from bert_jax.config.model import TextState
+from bert_jax.config.heads import TextState
 from bert_jax.models.bert_parameters import POOLED, SPAN_PLACE_SIZE, SPAN_PLACES
 from bert_jax.models.embeddings import Embedding, WordLosses, position_vectors, word_logits, word_losses
 from bert_jax.models.layers import (

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import EncoderConfig, HeadConfig, RecurrentConfig
-from bert_jax.config.model import LayersRead
+from bert_jax.config.heads import LayersRead
 from bert_jax.models.bert_parameters import POOLED, mixed_layers
 from bert_jax.models.kernels.plain import AttentionKernel, AttentionMask
 from bert_jax.models.layers import PackedTexts, affine, dropout, truncated_normal

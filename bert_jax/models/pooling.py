@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from bert_jax.config.model import Combination, Pooling, TextState, TokenPooling
+from bert_jax.config.heads import Combination, Pooling, TextState, TokenPooling
 from bert_jax.errors import UserError
 from bert_jax.models.layers import PackedTexts, gather_positions, last_positions
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.config.finetuning import VectorOptions
+from bert_jax.config.tasks import VectorOptions
 from bert_jax.config.vectors import (
     Angle,
     Cosent,

@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 from absl import logging
 
-from bert_jax.config.finetuning import SentenceOptions, SequenceOptions, SquadOptions, TaggingOptions
+from bert_jax.config.tasks import SentenceOptions, SequenceOptions, SquadOptions, TaggingOptions
 from bert_jax.data.sequences import Features, Uncut, as_features, batches
 from bert_jax.errors import UserError
 from bert_jax.pretrained.encodings import in_batches

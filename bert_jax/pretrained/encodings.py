@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from bert_jax.config import EmbeddingConfig, EncoderConfig
-from bert_jax.config.model import Combination, Pooling
+from bert_jax.config.heads import Combination, Pooling
 from bert_jax.data.sequences import Batch, Features, PackedBatches, as_features, batches, sequence_lengths, text_places
 from bert_jax.devices.process import machine_memory
 from bert_jax.errors import UserError

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from bert_jax.checkpoints.record import fingerprint, leaf_paths
 from bert_jax.config import AttentionConfig, ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig
-from bert_jax.config.model import Combination, Pooling
+from bert_jax.config.heads import Combination, Pooling
 from bert_jax.config.options import to_dict
 from bert_jax.data.sequences import Batch, Features
 from bert_jax.devices.compilation import use_compilation_cache

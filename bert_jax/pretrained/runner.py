@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import HeadConfig
-from bert_jax.config.model import Combination, Pooling
+from bert_jax.config.heads import Combination, Pooling
 from bert_jax.data.sequences import Batch
 from bert_jax.devices import sharding
 from bert_jax.devices.hardware import memory_advice

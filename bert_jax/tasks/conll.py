@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from absl import logging
 
-from bert_jax.config.finetuning import TaggingDataConfig
+from bert_jax.config.tasks import TaggingDataConfig
 from bert_jax.errors import UserError
 from bert_jax.files import read_text
 

@@ -19,7 +19,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaggingDataConfig, TaggingOptions
+from bert_jax.config.tasks import TaggingDataConfig, TaggingOptions
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically

@@ -25,7 +25,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax import hub
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.tasks import TaskDataConfig
 from bert_jax.corpus import datasets
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import is_remote, lines_of, parsed, read_text

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import SentenceOptions
+from bert_jax.config.tasks import SentenceOptions
 from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer, assembled, join, sequence_length

@@ -18,7 +18,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import Squad2Options, SquadOptions
+from bert_jax.config.tasks import Squad2Options, SquadOptions
 from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically

@@ -18,7 +18,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.tasks import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.files import parsed, read_text
 from bert_jax.tasks import readers

@@ -24,7 +24,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import ChoiceOptions, SentenceOptions, TaskDataConfig
+from bert_jax.config.tasks import ChoiceOptions, SentenceOptions, TaskDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically

@@ -17,21 +17,20 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from bert_jax.config import EncoderConfig, HeadConfig
-from bert_jax.config.finetuning import (
+from bert_jax.config.finetuning import FinetuneConfig, task_defaults
+from bert_jax.config.heads import HeadKind
+from bert_jax.config.options import from_dict, to_dict, with_options
+from bert_jax.config.pretraining import NoiseConfig
+from bert_jax.config.tasks import (
     GLUE,
     SUPERGLUE_SENTENCES,
-    FinetuneConfig,
     SentenceOptions,
     SequenceOptions,
     SquadOptions,
     TaskDataConfig,
     TaskOptions,
     TextDataConfig,
-    task_defaults,
 )
-from bert_jax.config.model import HeadKind
-from bert_jax.config.options import from_dict, to_dict, with_options
-from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.data.sequences import Features
 from bert_jax.data.spelling_errors import edited_text, edited_words
 from bert_jax.errors import UserError

@@ -18,7 +18,7 @@ import numpy as np
 import tokenizers
 from etils import epath
 
-from bert_jax.config.finetuning import TextDataConfig
+from bert_jax.config.tasks import TextDataConfig
 from bert_jax.errors import UserError
 from bert_jax.files import decoded, read_text
 from bert_jax.models.bert_parameters import OF_TEXTS

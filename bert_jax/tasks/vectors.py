@@ -15,7 +15,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import VectorDataConfig, VectorOptions
+from bert_jax.config.tasks import VectorDataConfig, VectorOptions
 from bert_jax.config.vectors import CosineRegression, MarginMse, VectorLoss
 from bert_jax.data.sequences import TextFeatures, Uncut
 from bert_jax.errors import UserError

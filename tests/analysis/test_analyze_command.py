@@ -35,8 +35,8 @@ from bert_jax.analysis.results import (
 from bert_jax.analysis.texts import drawn, texts_of, windows
 from bert_jax.config import DisentangledConfig, ModelConfig
 from bert_jax.config.analyses import CkaConfig
-from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.config.pretraining import NoiseConfig
+from bert_jax.config.tasks import TaskDataConfig
 from bert_jax.corpus.readers import find_sources
 from bert_jax.data.spelling_errors import edited_words
 from bert_jax.errors import UserError

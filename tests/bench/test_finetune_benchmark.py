@@ -16,7 +16,8 @@ from small_pretraining import DOES_NOT_FIT, full_device
 
 from bert_jax import cli, load
 from bert_jax.config.commands import FinetuneBenchConfig
-from bert_jax.config.finetuning import SentenceOptions, TextDataConfig, task_defaults
+from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.tasks import SentenceOptions, TextDataConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.opening import open_stored
 from bert_jax.tasks.task_data import read_task

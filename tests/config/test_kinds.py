@@ -9,8 +9,9 @@ import pytest
 
 from bert_jax.config import Config, MaskedWords, ModelConfig, PhaseConfig, RecurrentConfig, Rope, options
 from bert_jax.config.checks import check
-from bert_jax.config.finetuning import InputFormConfig, SentenceOptions, check_finetune, task_defaults
+from bert_jax.config.finetuning import InputFormConfig, check_finetune, task_defaults
 from bert_jax.config.objective import ObjectiveConfig
+from bert_jax.config.tasks import SentenceOptions
 from bert_jax.console import parse
 from bert_jax.errors import UserError
 

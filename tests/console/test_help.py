@@ -18,10 +18,11 @@ from command_lines import ROOT, status, succeed
 from bert_jax import __version__, cli
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig, commands
 from bert_jax.config.analyses import ANALYSES
-from bert_jax.config.finetuning import TASKS, FinetuneConfig, PredictConfig, check_finetune, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, PredictConfig, check_finetune, task_defaults
 from bert_jax.config.options import choices_of, dotted_names, to_dict
 from bert_jax.config.pretraining import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
 from bert_jax.config.search import IndexConfig, MineConfig, SearchConfig
+from bert_jax.config.tasks import TASKS
 from bert_jax.console import parse
 from bert_jax.errors import UserError
 

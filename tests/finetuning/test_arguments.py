@@ -17,17 +17,15 @@ from small_pretraining import finetune, run_predict
 
 import bert_jax
 from bert_jax.config import ComputeConfig, OptimizerConfig
-from bert_jax.config.finetuning import (
+from bert_jax.config.finetuning import FinetuneConfig, PredictConfig, task_defaults
+from bert_jax.config.tasks import (
     ChoiceOptions,
-    FinetuneConfig,
-    PredictConfig,
     SentenceOptions,
     Squad2Options,
     TaggingDataConfig,
     TaggingOptions,
     TaskDataConfig,
     TextDataConfig,
-    task_defaults,
 )
 from bert_jax.console import load_config
 from bert_jax.data.sequences import ladder

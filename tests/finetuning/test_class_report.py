@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.config.finetuning import SentenceOptions
+from bert_jax.config.tasks import SentenceOptions
 from bert_jax.finetuning.results import LONGEST, class_page, class_report
 from bert_jax.tasks import sentences
 from bert_jax.tasks.sentences import SentenceFeatures, Sentences

@@ -32,17 +32,8 @@ from task_models import MODEL as PROGRAMS_MODEL
 import bert_jax
 from bert_jax.cli import _run
 from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, ScheduleConfig
-from bert_jax.config.finetuning import (
-    FinetuneConfig,
-    InputFormConfig,
-    PredictConfig,
-    SentenceOptions,
-    SquadOptions,
-    TaskDataConfig,
-    TextDataConfig,
-    check_finetune,
-    task_defaults,
-)
+from bert_jax.config.finetuning import FinetuneConfig, InputFormConfig, PredictConfig, check_finetune, task_defaults
+from bert_jax.config.tasks import SentenceOptions, SquadOptions, TaskDataConfig, TextDataConfig
 from bert_jax.console import load_config
 from bert_jax.data import sequences
 from bert_jax.data.sequences import Features, SharedRowBatches

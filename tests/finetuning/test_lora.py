@@ -25,7 +25,8 @@ from bert_jax.config import (
     OptimizerConfig,
     RecurrentConfig,
 )
-from bert_jax.config.finetuning import FinetuneConfig, LoraConfig, TaskDataConfig, check_finetune, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, LoraConfig, check_finetune, task_defaults
+from bert_jax.config.tasks import TaskDataConfig
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning.lora import Adapters

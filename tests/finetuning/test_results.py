@@ -21,16 +21,10 @@ from small_pretraining import finetune, run_predict
 import bert_jax
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig, ScheduleConfig
-from bert_jax.config.finetuning import (
-    FinetuneConfig,
-    PredictConfig,
-    SentenceOptions,
-    SquadOptions,
-    TextDataConfig,
-    task_defaults,
-)
+from bert_jax.config.finetuning import FinetuneConfig, PredictConfig, task_defaults
 from bert_jax.config.options import from_record, to_dict
 from bert_jax.config.pretraining import NoiseConfig
+from bert_jax.config.tasks import SentenceOptions, SquadOptions, TextDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop, prediction

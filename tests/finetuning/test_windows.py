@@ -12,7 +12,8 @@ from small_pretraining import finetune
 
 import bert_jax
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import SentenceOptions, TaskDataConfig, TextDataConfig, check_finetune, task_defaults
+from bert_jax.config.finetuning import check_finetune, task_defaults
+from bert_jax.config.tasks import SentenceOptions, TaskDataConfig, TextDataConfig
 from bert_jax.data.sequences import padded
 from bert_jax.errors import UserError
 from bert_jax.models.task import BertForTask, pooled_windows

@@ -14,7 +14,8 @@ from small_model import encode as encode_once
 
 from bert_jax.config import ComputeConfig, Config, DataConfig, LeftToRight, PhaseConfig, TwoDirections
 from bert_jax.config.checks import check
-from bert_jax.config.model import HeadConfig, ModelConfig
+from bert_jax.config.heads import HeadConfig
+from bert_jax.config.model import ModelConfig
 from bert_jax.console import parse
 from bert_jax.data.masking import NextWords
 from bert_jax.errors import UserError

@@ -10,9 +10,10 @@ from oracles import make_task_losses_oracle as oracle
 from small_model import compiled
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import FinetuneConfig, SentenceOptions, TextDataConfig, check_finetune, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, check_finetune, task_defaults
 from bert_jax.config.objective import TaskDistillationConfig, TaskLossConfig
 from bert_jax.config.options import from_record, to_dict
+from bert_jax.config.tasks import SentenceOptions, TextDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.finetuning.loop import from_arguments

@@ -12,7 +12,7 @@ from small_model import compiled
 from task_models import MODEL
 
 from bert_jax.config import ComputeConfig, EmbeddingConfig, HeadConfig, MeshConfig
-from bert_jax.config.finetuning import VectorOptions
+from bert_jax.config.tasks import VectorOptions
 from bert_jax.config.vectors import (
     Angle,
     Cosent,

@@ -23,8 +23,9 @@ from small_pretraining import finetune
 from bert_jax import hub, progress
 from bert_jax.checkpoints.workdir import with_commits
 from bert_jax.config import Config, PrepareConfig
-from bert_jax.config.finetuning import TaggingDataConfig, TextDataConfig, check_finetune, task_defaults
+from bert_jax.config.finetuning import check_finetune, task_defaults
 from bert_jax.config.options import to_dict, with_options
+from bert_jax.config.tasks import TaggingDataConfig, TextDataConfig
 from bert_jax.corpus import datasets as corpus_datasets
 from bert_jax.corpus.readers import find_sources, read_documents
 from bert_jax.data.manifest import read_manifest

@@ -12,7 +12,7 @@ import pytest
 from processes import SECONDS
 
 import bert_jax
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.tasks import TaskDataConfig
 from bert_jax.formats.opening import open_stored
 from bert_jax.tasks import glue, sentences
 

@@ -13,9 +13,10 @@ from task_models import write_model
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import Config, DataConfig, MaskedWords, MeshConfig, OptimizerConfig, PhaseConfig, resolve_phases
 from bert_jax.config.checks import check
-from bert_jax.config.finetuning import SentenceOptions, task_defaults
-from bert_jax.config.model import HeadConfig
+from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.heads import HeadConfig
 from bert_jax.config.objective import DistillationConfig, TaskDistillationConfig
+from bert_jax.config.tasks import SentenceOptions
 from bert_jax.console import load_config, parse
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError

@@ -144,7 +144,7 @@ EDITS = {  # row of the table → file → the text of a new one, or what is rep
                 '        {"train": 80, "dev": 16},\n    ),\n    "sst2": GlueTask('
             )
         },
-        "config/finetuning.py": {'GLUE = ("cola",': 'GLUE = ("place", "cola",'},
+        "config/tasks.py": {'GLUE = ("cola",': 'GLUE = ("place", "cola",'},
         "finetuning/results.py": {'METRICS = {\n    "mnli"': 'METRICS = {\n    "place": ("accuracy",),\n    "mnli"'},
     },
     "a task of another kind": {
@@ -170,8 +170,8 @@ EDITS = {  # row of the table → file → the text of a new one, or what is rep
             '    return sentences.collect(task, records, labels, numbers, unlabelled=split == "test")\n'
         ),
         "tasks/task_data.py": {'    "ner": "bert': '    "marked": "bert_jax.tasks.marked",\n    "ner": "bert'},
+        "config/tasks.py": {'*SUPERGLUE_SENTENCES, "text")': '*SUPERGLUE_SENTENCES, "marked", "text")'},
         "config/finetuning.py": {
-            'if task != "ax"), "text")': 'if task != "ax"), "marked", "text")',
             '    "ner": {"epochs"': '    "marked": {"epochs": 2, "batch_size": 16},\n    "ner": {"epochs"',
         },
         "finetuning/results.py": {'    "ner": ("f1",),': '    "marked": ("accuracy",),\n    "ner": ("f1",),'},

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.tasks import TaskDataConfig
 from bert_jax.tasks import glue
 
 

@@ -11,8 +11,9 @@ from small_pretraining import SCANNED
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ModelConfig, TrainVocabConfig
-from bert_jax.config.finetuning import FinetuneConfig, SentenceOptions, TaskDataConfig, TextDataConfig, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.options import to_dict
+from bert_jax.config.tasks import SentenceOptions, TaskDataConfig, TextDataConfig
 from bert_jax.data.preparation.vocabularies import run_train_vocab
 from bert_jax.formats.opening import open_stored
 from bert_jax.models.bert import BertForPreTraining

@@ -9,7 +9,7 @@ import documents
 import numpy as np
 import sentencepiece
 
-from bert_jax.config.finetuning import TaggingDataConfig
+from bert_jax.config.tasks import TaggingDataConfig
 from bert_jax.data.preparation.vocabularies import learn_modernbert
 from bert_jax.models.task import without_edges
 from bert_jax.tasks import ner

@@ -7,7 +7,7 @@ import pytest
 from glue_files import load, write
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import GLUE, SentenceOptions, TaskDataConfig
+from bert_jax.config.tasks import GLUE, SentenceOptions, TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks import glue, readers, sentences, task_data
 from bert_jax.tokenization.tokenizer import Tokenizer, join, truncate_pair

@@ -7,7 +7,7 @@ import glue_files
 import numpy as np
 import pytest
 
-from bert_jax.config.finetuning import ChoiceOptions, TaskDataConfig
+from bert_jax.config.tasks import ChoiceOptions, TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks import choice
 from bert_jax.tokenization.tokenizer import Tokenizer

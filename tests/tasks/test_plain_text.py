@@ -22,7 +22,7 @@ from vocabularies import byte_level
 import bert_jax
 from bert_jax.checkpoints import record
 from bert_jax.cli import _run
-from bert_jax.config.finetuning import Squad2Options, SquadOptions, TaggingOptions
+from bert_jax.config.tasks import Squad2Options, SquadOptions, TaggingOptions
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.tasks import ner, squad

@@ -14,8 +14,9 @@ from small_pretraining import finetune, run_predict
 
 import bert_jax
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import PredictConfig, SentenceOptions, TextDataConfig, task_defaults
+from bert_jax.config.finetuning import PredictConfig, task_defaults
 from bert_jax.config.options import to_dict
+from bert_jax.config.tasks import SentenceOptions, TextDataConfig
 from bert_jax.data.sequences import SharedRowBatches, padded
 from bert_jax.errors import UserError
 from bert_jax.finetuning.loop import from_arguments

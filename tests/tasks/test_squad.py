@@ -22,8 +22,9 @@ from published_tokenizers import google_basic
 from vocabularies import TOKENIZER
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import Squad2Options, SquadOptions, TaskDataConfig, task_defaults
+from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.options import to_dict
+from bert_jax.config.tasks import Squad2Options, SquadOptions, TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained import answers
 from bert_jax.tasks import squad, squad_files

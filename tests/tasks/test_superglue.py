@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.tasks import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks import superglue
 from bert_jax.tasks.task_data import family_of

@@ -16,7 +16,7 @@ from vocabularies import FOUR_COLUMNS, PIECES, load, one_hot, write
 from vocabularies import TAGGED_TOKENIZER as TOKENIZER
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.config.finetuning import TaggingDataConfig, TaggingOptions
+from bert_jax.config.tasks import TaggingDataConfig, TaggingOptions
 from bert_jax.data.sequences import padded
 from bert_jax.errors import UserError
 from bert_jax.models.task import BertForTask, without_edges

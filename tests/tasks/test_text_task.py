@@ -12,18 +12,10 @@ import pytest
 from pretrained_model import CONFIG, TOKENIZER
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import (
-    ChoiceOptions,
-    FinetuneConfig,
-    SentenceOptions,
-    SquadOptions,
-    TaskDataConfig,
-    TextDataConfig,
-    check_finetune,
-    task_defaults,
-)
+from bert_jax.config.finetuning import FinetuneConfig, check_finetune, task_defaults
 from bert_jax.config.options import with_options
 from bert_jax.config.pretraining import NoiseConfig
+from bert_jax.config.tasks import ChoiceOptions, SentenceOptions, SquadOptions, TaskDataConfig, TextDataConfig
 from bert_jax.data import sequences
 from bert_jax.data.sequences import Uncut
 from bert_jax.errors import UserError

@@ -16,15 +16,9 @@ from small_pretraining import SCANNED, finetune, run_predict
 
 import bert_jax
 from bert_jax.config import EmbeddingConfig
-from bert_jax.config.finetuning import (
-    FinetuneConfig,
-    PredictConfig,
-    VectorDataConfig,
-    VectorOptions,
-    check_finetune,
-    task_defaults,
-)
+from bert_jax.config.finetuning import FinetuneConfig, PredictConfig, check_finetune, task_defaults
 from bert_jax.config.options import with_options
+from bert_jax.config.tasks import VectorDataConfig, VectorOptions
 from bert_jax.config.vectors import Cosent, CosineRegression, InfoNce, KlDivergence, MarginMse, Triplet
 from bert_jax.data.sequences import SharedTextBatches, TextBatches, epoch_batches, kept_apart
 from bert_jax.errors import UserError

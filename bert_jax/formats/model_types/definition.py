@@ -8,7 +8,8 @@ from typing import Any
 from etils import epath
 
 from bert_jax.config import EncoderConfig, ModelConfig
-from bert_jax.config.model import OUTSIDE_THE_FUNCTION, HeadKind, HeadPooling
+from bert_jax.config.heads import HeadKind, HeadPooling
+from bert_jax.config.model import OUTSIDE_THE_FUNCTION
 from bert_jax.config.options import to_dict
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import OF_TEXTS
