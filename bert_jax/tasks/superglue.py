@@ -332,9 +332,11 @@ def _wsc(where: str, row: Mapping[str, Any]) -> Iterator[Candidate]:
 
 def _multirc(where: str, row: Mapping[str, Any]) -> Iterator[Candidate]:
     if "paragraph" in row:  # TFDS and the hub have a row for each answer
-        text, question, answer = (_value(where, row, name, str) for name in ("paragraph", "question", "answer"))
-        numbers = [_value(where, row["idx"], name, int) for name in ("paragraph", "question", "answer")]
-        yield _answer(where, text, question, answer, {"False": "0", "True": "1"}.get(str(row["label"])), numbers)
+        names = ("paragraph", "question", "answer")
+        text, question, answer = (_value(where, row, name, str) for name in names)
+        idx, label = _value(where, row, "idx", dict), _label(row)
+        numbers = [_value(where, idx, name, int) for name in names]
+        yield _answer(where, text, question, answer, {"false": "0", "true": "1"}.get(label or "", label), numbers)
         return
     paragraph, passage = _value(where, row, "idx", int), _value(where, row, "passage", dict)
     text = _value(where, passage, "text", str)
@@ -352,7 +354,8 @@ def _answer(where: str, text: str, question: str, answer: str, label: str | None
 
 def _record(where: str, row: Mapping[str, Any]) -> Iterator[Candidate]:
     if "query" in row:  # TFDS and the hub have a row for each query
-        numbers = tuple(_value(where, row["idx"], name, int) for name in ("passage", "query"))
+        idx = _value(where, row, "idx", dict)
+        numbers = tuple(_value(where, idx, name, int) for name in ("passage", "query"))
         entities, answers = (_value(where, row, name, list) for name in ("entities", "answers"))
         yield from _entities(where, _value(where, row, "passage", str), row, entities, answers, numbers)
         return
@@ -366,8 +369,10 @@ def _record(where: str, row: Mapping[str, Any]) -> Iterator[Candidate]:
         raise UserError(f"{where}: the entity {outside[0]} is outside of the passage of {len(text):,} characters")
     entities = [text[start : end + 1] for start, end in places]
     for asked in _value(where, row, "qas", list):
-        answers = [_value(where, answer, "text", str) for answer in asked.get("answers") or []]
-        yield from _entities(where, text, asked, entities, answers, (number, _value(where, asked, "idx", int)))
+        own = _value(where, asked, "idx", int)
+        given = _value(where, asked, "answers", list) if asked.get("answers") is not None else []
+        answers = [_value(where, answer, "text", str) for answer in given]
+        yield from _entities(where, text, asked, entities, answers, (number, own))
 
 
 def _entities(
@@ -379,6 +384,8 @@ def _entities(
         raise UserError(f"{where}: the query {query!r:.60} has no @placeholder for the answer")
     if not entities:
         raise UserError(f"{where}: the passage has no entity, of which one would be the answer")
+    if wrong := [each for each in (*entities, *answers) if not isinstance(each, str)]:
+        raise UserError(f"{where}: {wrong[0]!r:.60} is no entity or answer; expected text")
     for entity in dict.fromkeys(entities):
         label = str(int(entity in answers)) if answers else None
         record = Record(where, text, query.replace("@placeholder", entity), label, f"{numbers[-1]}/{entity}")

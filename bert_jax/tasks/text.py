@@ -1,8 +1,8 @@
 """Classification and regression on the user's own sentences, single or in pairs; and plain texts for prediction.
 
 Examples come from TSV, CSV, text files in one directory per class, or rows (readers.py), which are all checked alike.
-A TSV or CSV file begins with a line of column names, unless `text_column` is a number: then it
-has no header, and columns are given by number, from 1. TSV has no quoting; CSV is that of RFC 4180 (readers.py).
+A TSV or CSV file begins with a line of column names, unless `text_column` is a number: then it has no header, and
+columns are given by number, from 1.
 Plain texts are one per line of a .txt file or of standard input, or one per .txt file of a directory.
 """
 
@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,6 @@ from bert_jax.tasks.sentences import head as head
 from bert_jax.tokenization.wordpiece import basic_normalizer, basic_pre_tokenizer
 
 _TEXT, _PAIR, _LABEL = ("text", "sentence", "sentence1"), ("text_pair", "sentence2"), ("label",)
-_SUFFIXES = (".tsv", ".csv", *readers.ROW_ENDINGS)
 _WITHOUT_CLASS = "unsup"  # IMDb's unlabelled reviews, in a directory next to those of its classes
 USUAL_SHARE = 0.1
 """Share of the texts of a training set without a dev set that is held out as one."""
@@ -42,7 +41,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 def file_names(split: str) -> tuple[str, ...]:
     """Return the names that the file (or directory) of a split may have below --data.dir."""
-    return (*(f"{split}{suffix}" for suffix in _SUFFIXES), split)
+    return (*(f"{split}{suffix}" for suffix in readers.TABLE_ENDINGS), split)
 
 
 def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Record]:
@@ -59,16 +58,12 @@ def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Rec
                 "a list of labels for data.several_labels=True"
             )
         return _read_directory(file)
-    if file.suffix in readers.ROW_ENDINGS:
-        return records_of(str(file), readers.file_rows(file), data, split)
-    if file.suffix not in (".tsv", ".csv"):
-        raise UserError(
-            f"{file}: the format of a file is determined by the end of its name, {', '.join(_SUFFIXES)}; or give a "
-            "directory with a directory of .txt files for each class"
-        )
-    text = read_text(file)
-    lines = readers.tsv(text) if file.suffix == ".tsv" else readers.csv(text, file)
-    return records_of(str(file), mappings(file, lines, has_header=not data.text_column.isdecimal()), data, split)
+    rows = readers.table_rows(
+        file,
+        has_header=not data.text_column.isdecimal(),
+        others="a directory with a directory of .txt files for each class",
+    )
+    return records_of(str(file), rows, data, split)
 
 
 def records_of(
@@ -101,22 +96,6 @@ def records_of(
     if not records:
         raise UserError(f"{source} holds no example")
     return records
-
-
-def mappings(file: epath.Path, lines: Iterator[readers.Row], has_header: bool) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield (where, {column: field}) of every line below the header; without one the columns are called 1, 2, 3 …"""
-    header, expected = None, ""
-    for number, fields in lines:
-        if header is None:
-            header = [name.strip() for name in fields] if has_header else [str(i + 1) for i in range(len(fields))]
-            expected = f"line {number} has {len(header)}"
-            if len(set(header)) < len(header):
-                raise UserError(f"{file}, line {number}: two columns have the same name: {', '.join(header)}")
-            if has_header:
-                continue
-        if len(fields) != len(header):
-            raise UserError(f"{file}, line {number}: {len(fields)} columns, {expected} ({', '.join(header)[:200]})")
-        yield f"{file}, line {number}", dict(zip(header, fields, strict=True))
 
 
 def _columns(

@@ -7,7 +7,7 @@ and cosines; pairs without by how often the positive of an anchor is found among
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,16 +19,14 @@ from bert_jax.config.tasks import VectorDataConfig, VectorOptions
 from bert_jax.config.vectors import CosineRegression, MarginMse, VectorLoss
 from bert_jax.data.sequences import TextFeatures, Uncut
 from bert_jax.errors import UserError
-from bert_jax.files import parsed, read_text
+from bert_jax.files import parsed
 from bert_jax.tasks import readers, sentences
-from bert_jax.tasks.text import mappings
 from bert_jax.tokenization.tokenizer import Tokenizer, join
 
 ANCHOR = ("anchor", "query", "question", "sentence1", "sentence", "text")
 POSITIVE = ("positive", "answer", "document", "passage", "sentence2", "text_pair")
 NEGATIVE = "negative"
 SCORE = ("score", "similarity", "label")
-_SUFFIXES = (".tsv", ".csv", *readers.ROW_ENDINGS)
 _BLOCK = 1024  # anchors that are compared with all positives at once
 DEPTH = 10  # places in which a positive counts as found
 LARGEST = 1e30  # score; the squares of differences are float32
@@ -120,7 +118,7 @@ class _Columns:
 
 def file_names(split: str) -> tuple[str, ...]:
     """Return the names that the file of a split may have below --data.dir."""
-    return tuple(f"{split}{suffix}" for suffix in _SUFFIXES)
+    return tuple(f"{split}{suffix}" for suffix in readers.TABLE_ENDINGS)
 
 
 def splits(task: str, data: VectorDataConfig) -> tuple[str, ...]:
@@ -197,21 +195,12 @@ def _check_alike(texts: list[list[str]], scores: list[float | list[float]], wher
         )
 
 
-def _rows(data: VectorDataConfig, split: str, given: readers.Given | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (where, mapping from column to value) of every example of a split."""
-    found = readers.rows_of(data, split, given, _columns_of_row)
-    if found is not None:
-        yield from found[1]
-        return
+def _rows(data: VectorDataConfig, split: str, given: readers.Given | None) -> readers.Rows:
+    """Return the rows of a split."""
+    if (found := readers.rows_of(data, split, given, _columns_of_row)) is not None:
+        return found[1]
     file = readers.find_file(data, split, file_names(split))
-    if file.suffix not in _SUFFIXES or file.is_dir():
-        raise UserError(f"{file}: the format of a file is determined by the end of its name, {', '.join(_SUFFIXES)}")
-    if file.suffix in readers.ROW_ENDINGS:
-        yield from readers.file_rows(file)
-        return
-    text = read_text(file)
-    lines = readers.tsv(text) if file.suffix == ".tsv" else readers.csv(text, file)
-    yield from mappings(file, lines, has_header=not data.anchor_column.isdecimal())
+    return readers.table_rows(file, has_header=not data.anchor_column.isdecimal())
 
 
 def _columns_of_row(where: str, row: Any) -> dict[str, Any]:
