@@ -7,10 +7,7 @@ import dataclasses
 from typing import ClassVar, Literal, Self, get_args
 
 from bert_jax.config.heads import EmbeddingConfig, HeadWindows, TokenPooling
-from bert_jax.config.options import (
-    kinds,
-    option,
-)
+from bert_jax.config.options import kinds, option
 from bert_jax.config.vectors import InfoNce, VectorLoss, check_matryoshka
 from bert_jax.errors import UserError, need_positive
 
