@@ -328,7 +328,7 @@ class TaskScore:
         options = task_data.recorded_options(model.history, task, model.config.longest_sequence, model.head)
         self._options = options
         self._features = self._family.features(self._examples, model.need_tokenizer(), options)
-        self._metric = task_data.main_metric(task, model.head)
+        self._metric, *_ = self._family.metrics(self._examples)
         self.name: str = f"{task} {self._metric}"
 
     def __call__(self, model: PretrainedModel) -> float:

@@ -88,6 +88,7 @@ from bert_jax.models.pooling import check_pooling
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
 from bert_jax.tasks import readers, text
+from bert_jax.tasks.glue import GLUE_TASKS
 from bert_jax.tasks.sentences import SentenceFeatures
 from bert_jax.tasks.squad import SpanFeatures
 from bert_jax.tasks.task_data import Metric, TaskData, TaskFamily, check_metrics, read_task, tuned
@@ -326,7 +327,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
     content = {
         "task": config.task,
         "metrics": results,
-        "main_metric": family.MAIN_METRIC[config.task],
+        "main_metric": GLUE_TASKS[config.task].metrics[0],
         "init_from": config.init_from,
         "random_weights": False,
         "settings": [setting],

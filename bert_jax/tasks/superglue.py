@@ -66,7 +66,6 @@ SUPERGLUE_TASKS = {
     "wic": SuperGlueTask("WiC", _TRUTH, ("accuracy",), {"train": 5428, "dev": 638, "test": 1400}),
     "wsc": SuperGlueTask("WSC", _TRUTH, ("accuracy",), {"train": 554, "dev": 104, "test": 146}),
 }
-MAIN_METRIC = {task: spec.metrics[0] for task, spec in SUPERGLUE_TASKS.items()}
 FILES = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 QUESTIONS = {"cause": "What was the cause?", "effect": "What happened as a result?"}
 
@@ -167,8 +166,13 @@ def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
     return HeadConfig(kind="classification", labels=labels) if SUPERGLUE_TASKS[task].labels else choice.head(task)
 
 
+def metrics(examples: Sentences | choice.Examples) -> tuple[str, ...]:
+    """Return the metrics by which runs can be compared, the usual one first."""
+    return SUPERGLUE_TASKS[examples.task].metrics
+
+
 def score(examples: Sentences | choice.Examples, features: Features, logits: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return the task's own metrics, each in [0, 1]; `MAIN_METRIC` comes first."""
+    """Return the values of `metrics`, each in [0, 1]."""
     if isinstance(examples, choice.Examples):
         return choice.score(examples, features, list(logits))
     found, answers = sentences.predictions(examples, logits), examples.answers

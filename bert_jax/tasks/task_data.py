@@ -37,21 +37,13 @@ from bert_jax.errors import UserError
 from bert_jax.randomness import Stream, bits
 from bert_jax.tasks import choice, ner, readers, sentences, squad, text
 from bert_jax.tasks.conll import Sentence
-from bert_jax.tasks.glue import GLUE_TASKS
 from bert_jax.tasks.sentences import SentenceFeatures, Sentences
-from bert_jax.tasks.superglue import SUPERGLUE_TASKS
-from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 class TaskFamily(Protocol):
     """A module of tasks. Data and options are of the kinds of its tasks, and examples of a type of its own, with
     `labels`, `has_answers` and a length."""
-
-    @property
-    def MAIN_METRIC(self) -> Mapping[str, str]:
-        """The metric by which runs are compared, by task."""
-        ...
 
     def splits(self, task: str, data: Any) -> tuple[str, ...]:
         """Return those splits of the task that the data has."""
@@ -65,9 +57,11 @@ class TaskFamily(Protocol):
         labels: tuple[str, ...] | None = None,
         given: readers.Given | None = None,
     ) -> Any:
-        """Return the examples of one split; `labels` are the classes in the order of a model's outputs.
+        """Return the examples of one split.
 
-        `given` has the rows of the splits that are in memory. It is only passed if there are any.
+        Args:
+          labels: the classes in the order of a model's outputs; None for the split to train on, which determines them.
+          given: rows of the splits that are in memory, see `readers.rows_of`.
         """
         ...
 
@@ -79,8 +73,12 @@ class TaskFamily(Protocol):
         """Return the head that a model needs."""
         ...
 
+    def metrics(self, examples: Any) -> tuple[str, ...]:
+        """Return the metrics by which runs can be compared on these examples of dev, the usual one first."""
+        ...
+
     def score(self, examples: Any, features: Any, logits: list[np.ndarray]) -> dict[str, float]:
-        """Return the metrics of the scores of every sequence."""
+        """Return the metrics of the scores of every sequence, those of `metrics` and perhaps others."""
         ...
 
     def prediction_names(self, examples: Any, split: str) -> list[str]:
@@ -115,30 +113,10 @@ def family_of(task: str) -> TaskFamily:
     return cast(TaskFamily, importlib.import_module(FAMILIES[task]))
 
 
-def main_metric(task: str, head: HeadConfig) -> str:
-    """Return the name in `score` that selects among runs; in the task text it depends on the kind of the head."""
-    return sentences.MEASURED[head.kind][0] if task == "text" else family_of(task).MAIN_METRIC[task]
-
-
 def head_kinds(task: str, labels: tuple[str, ...]) -> tuple[HeadKind, ...]:
     """Return the kinds of heads that answer a task with these classes; a text may have one of them, or several."""
     usual = family_of(task).head(task, labels).kind
     return (usual, "multilabel") if task == "text" and usual == "classification" else (usual,)
-
-
-_OTHERS = {
-    "ner": ("precision", "recall", "accuracy"),
-    **dict.fromkeys(("squad_v1", "squad_v2"), ("exact_match",)),
-    **{task: spec.metrics[1:] for task, spec in (GLUE_TASKS | SUPERGLUE_TASKS).items()},
-}
-"""Metrics by which runs can be compared in place of the main one, by task."""
-
-
-def selecting_metrics(task: str, head: HeadConfig) -> tuple[str, ...]:
-    """Return the metrics by which runs can be compared, the usual one first."""
-    if task == "text":
-        return sentences.MEASURED[head.kind]
-    return (main_metric(task, head), *_OTHERS.get(task, ()))
 
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -356,8 +334,7 @@ class TaskData:
     @property
     def selecting(self) -> tuple[str, ...]:
         """Metrics of the task by which runs can be compared, the usual one first."""
-        dev = self._judged.examples
-        return dev.metrics if isinstance(dev, VectorExamples) else selecting_metrics(self.task, self.head)
+        return self.family.metrics(self._judged.examples)
 
     def scores(self, split: Split, features: Features, logits: list[np.ndarray]) -> dict[str, float]:
         """Return the metrics of a split that has answers, those from outside after those of the task."""
@@ -472,7 +449,7 @@ def read_task(
         data = dataclasses.replace(data, dev_share=share)
 
     def read(name: str, labels: tuple[str, ...] | None = None) -> Any:
-        return family.load(config.task, data, name, labels, **({"given": given} if given else {}))
+        return family.load(config.task, data, name, labels, given)
 
     def split(examples: Any) -> Split:
         return Split(examples, family.features(examples, tokenizer, config.options))

@@ -284,10 +284,6 @@ def word_places(text: str) -> list[tuple[int, int]]:
     return [offsets for _, offsets, _ in split.get_splits("original", "char")]
 
 
-MAIN_METRIC = {"text": "accuracy"}
-"""Main metric for classes; numbers have pearson instead."""
-
-
 def splits(task: str, data: TextDataConfig) -> tuple[str, ...]:
     """Return those of train, dev and test that the data has."""
     return readers.file_splits(data, {split: file_names(split) for split in ("train", "dev", "test")})
@@ -388,14 +384,20 @@ def prediction_names(examples: Sentences, split: str) -> list[str]:
     return [f"predictions_{split}.jsonl" if examples.several else f"predictions_{split}.tsv"]
 
 
+def metrics(examples: Sentences) -> tuple[str, ...]:
+    """Return the metrics by which runs can be compared, the usual one first; numbers have others than classes."""
+    return sentences.MEASURED[
+        "multilabel" if examples.several else "classification" if examples.labels else "regression"
+    ]
+
+
 def score(examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return the metrics of `sentences.MEASURED`; where examples have several labels, the threshold of each as well."""
+    """Return the values of `metrics`; where examples have several labels, the threshold of each as well."""
     if examples.several:
         return sentences.several_scores(examples, features, logits)
     found = sentences.predictions(examples, logits)
     assert examples.answers is not None, "has_answers comes first"
-    names = sentences.MEASURED["classification" if examples.labels else "regression"]
-    return {name: sentences.METRICS[name](examples.answers, found) for name in names}
+    return {name: sentences.METRICS[name](examples.answers, found) for name in metrics(examples)}
 
 
 def write_predictions(

@@ -33,8 +33,6 @@ LARGEST = 1e30  # score; the squares of differences are float32
 
 METRICS = ("spearman", "pearson"), (f"mrr@{DEPTH}", "accuracy@1")
 """Metrics of pairs with scores and of pairs without, the main one first."""
-MAIN_METRIC = {"vectors": METRICS[0][0]}
-"""Main metric of pairs with scores; see `VectorExamples.metrics`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +58,6 @@ class VectorExamples:
     def rated(self) -> bool:
         """Whether each pair has one score."""
         return self.scores is not None and self.scores.ndim == 1
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics by which runs can be compared on these examples, the usual one first."""
-        return METRICS[0] if self.rated else METRICS[1]
 
     def __len__(self) -> int:
         return len(self.texts[0])
@@ -389,6 +382,11 @@ def ranks(vectors: Sequence[np.ndarray], numbers: np.ndarray) -> np.ndarray:
             scores[row, also[anchor]] = -np.inf
         found[block] = 1 + np.sum(scores >= right[:, None], axis=1)
     return found
+
+
+def metrics(examples: VectorExamples) -> tuple[str, ...]:
+    """Return the metrics by which runs can be compared on these examples, the usual one first."""
+    return METRICS[0] if examples.rated else METRICS[1]
 
 
 def score(examples: VectorExamples, features: TextFeatures, logits: Sequence[np.ndarray]) -> dict[str, float]:

@@ -47,9 +47,9 @@ def features(examples, **options):
 def test_columns_are_found_by_their_names(tmp_path):
     pairs = load(tmp_path, "pairs.tsv", PAIRS)
     assert pairs.texts == [["a cat", "the bird"], ["a dog", "a house"], ["the", "on"], ["in", "mat"]]
-    assert pairs.scores is None and pairs.metrics[0] == "mrr@10" and pairs.index == ["0", "1"]
+    assert pairs.scores is None and vectors.metrics(pairs)[0] == "mrr@10" and pairs.index == ["0", "1"]
     scored = load(tmp_path, "scored.csv", SCORED.replace("\t", ","))
-    assert scored.scores.tolist() == [4.5, 0.5] and scored.metrics[0] == "spearman"
+    assert scored.scores.tolist() == [4.5, 0.5] and vectors.metrics(scored)[0] == "spearman"
     chosen = load(tmp_path, "scored.tsv", SCORED, lowest_score=4.0)
     assert (chosen.texts, chosen.scores, chosen.index) == ([["a cat"], ["a dog"]], None, ["0"])
     assert load(tmp_path, "taught.jsonl", TAUGHT).scores.tolist() == [[3, -1]]
