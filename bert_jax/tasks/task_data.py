@@ -18,7 +18,6 @@ import numpy as np
 
 from bert_jax.config import EncoderConfig, HeadConfig
 from bert_jax.config.finetuning import FinetuneConfig, task_defaults
-from bert_jax.config.heads import HeadKind
 from bert_jax.config.options import from_dict, to_dict, with_options
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.config.tasks import (
@@ -113,10 +112,21 @@ def family_of(task: str) -> TaskFamily:
     return cast(TaskFamily, importlib.import_module(FAMILIES[task]))
 
 
-def head_kinds(task: str, labels: tuple[str, ...]) -> tuple[HeadKind, ...]:
-    """Return the kinds of heads that answer a task with these classes; a text may have one of them, or several."""
-    usual = family_of(task).head(task, labels).kind
-    return (usual, "multilabel") if task == "text" and usual == "classification" else (usual,)
+def family_for(task: str, head: HeadConfig, path: str) -> TaskFamily:
+    """Return the module of a task that the model in `path` answers with its head.
+
+    Raises:
+      UserError: the task needs a head of another kind.
+    """
+    family = family_of(task)
+    usual = family.head(task, head.labels).kind
+    wanted = (usual, "multilabel") if task == "text" and usual == "classification" else (usual,)
+    if head.kind not in wanted:
+        raise UserError(
+            f"{path} has a {head.kind} head, but {task} needs one of {' or '.join(wanted)}; give another model or "
+            "another task"
+        )
+    return family
 
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
