@@ -224,6 +224,16 @@ class FinetuneConfig:
     run there."""
 
     @property
+    def folds(self) -> int:
+        """Number of parts of a cross-validation; 0 where there is a dev set."""
+        return self.data.folds if isinstance(self.data, TextDataConfig) else 0
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether an example has any number of labels."""
+        return isinstance(self.data, TextDataConfig) and self.data.several_labels
+
+    @property
     def max_length(self) -> int:
         """Tokens per sequence of a task that is trained."""
         assert isinstance(self.options, SequenceOptions)
@@ -400,7 +410,7 @@ def _check_sentences(config: FinetuneConfig, options: SentenceOptions) -> None:
         raise UserError(
             f"{config.loss.given()} is for classes, but {config.task} estimates a number here; leave it out"
         )
-    if options.thresholds and not (isinstance(config.data, TextDataConfig) and config.data.several_labels):
+    if options.thresholds and not config.several_labels:
         raise UserError(
             f"options.thresholds={','.join(map(str, options.thresholds))} is for texts with several labels each "
             "(task=text with --data.several_labels=true); leave it out"

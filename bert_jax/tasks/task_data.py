@@ -453,9 +453,9 @@ def read_task(
             f"options.max_length={config.max_length}, but {config.init_from} has "
             f"{model.longest_sequence} positions; set --options.max_length={model.longest_sequence}"
         )
-    family, data, share, folds = family_of(config.task), config.data, 0.0, 0
+    family, data, share = family_of(config.task), config.data, 0.0
     if isinstance(data, TextDataConfig):
-        share, folds = text.dev_share(config.task, data), data.folds
+        share = text.dev_share(config.task, data)
         data = dataclasses.replace(data, dev_share=share)
 
     def read(name: str, labels: tuple[str, ...] | None = None) -> Any:
@@ -472,49 +472,45 @@ def read_task(
             "read them; take another model, or join the two texts in files of your own"
         )
     present = family.splits(config.task, data)
-    devs = [] if folds else ["dev", *(name for name in present if name.startswith("dev") and name != "dev")]
+    if config.folds and data.dir and "dev" in present:
+        raise UserError(
+            f"data.folds={config.folds} scores every training example, so the dev data of data.dir={data.dir} have no "
+            "use; leave the option out, or name the training examples alone: --data.train=FILE"
+        )
+    devs = [] if config.folds else ["dev", *(name for name in present if name.startswith("dev") and name != "dev")]
     evaluations = {name: split(read(name, labels)) for name in devs}
-    _check_dev(config.data, present, evaluations, len(clean))
+    if evaluations:
+        _check_dev(config.data, present, evaluations["dev"].examples, len(clean))
+    head = _head(config, family, labels)
+    tests = {name: split(read(name, labels)) for name in present if name.startswith("test")}
+    task = TaskData(config.task, family, head, train, evaluations, tests, held_out=share)
+    if not config.folds:
+        return task
+    scored = split(clean) if config.noise.rate else train
+    return dataclasses.replace(task, parts=text.folds(clean, config.folds), clean=scored)
+
+
+def _head(config: FinetuneConfig, family: TaskFamily, labels: tuple[str, ...]) -> HeadConfig:
+    """Return the head that the options ask for; a UserError if there are neither thresholds for all classes nor one."""
     changes: dict[str, Any] = {
         name: getattr(config, name) for name in ("crf", "features", "lstm_size", "train_encoder")
     }
     if isinstance(config.options, SentenceOptions):
         changes["windows"] = config.options.windows
-    if isinstance(data, TextDataConfig) and data.several_labels:
+        if len(given := config.options.thresholds) not in (0, 1, len(labels)):
+            raise UserError(
+                f"options.thresholds has {len(given)} numbers, but the texts have {len(labels)} classes "
+                f"({', '.join(labels):.200}); give one for each in this order, or one for all"
+            )
+    if config.several_labels:
         changes["kind"] = "multilabel"
-        _check_thresholds(config, labels)
     if config.head_dropout is not None:
         changes["dropout"] = config.head_dropout
-    head = dataclasses.replace(family.head(config.task, labels), **changes)
-    tests = {name: split(read(name, labels)) for name in present if name.startswith("test")}
-    task = TaskData(config.task, family, head, train, evaluations, tests, held_out=share)
-    if not folds:
-        return task
-    scored = split(clean) if config.noise.rate else train
-    return dataclasses.replace(task, parts=text.folds(clean, folds), clean=scored)
+    return dataclasses.replace(family.head(config.task, labels), **changes)
 
 
-def _check_thresholds(config: FinetuneConfig, labels: tuple[str, ...]) -> None:
-    """Raise a UserError unless there are as many thresholds as classes, or one for all."""
-    given = config.options.thresholds if isinstance(config.options, SentenceOptions) else ()
-    if len(given) not in (0, 1, len(labels)):
-        raise UserError(
-            f"options.thresholds has {len(given)} numbers, but the texts have {len(labels)} classes "
-            f"({', '.join(labels):.200}); give one for each in this order, or one for all"
-        )
-
-
-def _check_dev(data: TaskDataConfig, present: Sequence[str], evaluations: dict[str, Split], size: int) -> None:
+def _check_dev(data: TaskDataConfig, present: Sequence[str], dev: Any, size: int) -> None:
     """Raise a UserError if there is nothing to choose runs by, `size` being the number of training examples."""
-    folds = data.folds if isinstance(data, TextDataConfig) else 0
-    if folds and data.dir and "dev" in present:
-        raise UserError(
-            f"data.folds={folds} scores every training example, so the dev data of data.dir={data.dir} have no use; "
-            "leave the option out, or name the training examples alone: --data.train=FILE"
-        )
-    if folds:
-        return
-    dev = evaluations["dev"].examples
     if not dev.has_answers:
         raise UserError(
             "the dev set has no labels, so it cannot be used to choose a run; give a labelled one with --data.dev=FILE"

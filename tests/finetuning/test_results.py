@@ -143,7 +143,6 @@ def test_a_tenth_is_held_out_where_that_is_enough(pretrained):
         read_task(config, MODEL, tokenizer, {"train": rows[:90]})
     asked = dataclasses.replace(config, data=TextDataConfig(train="a", dev_share=0.2))
     assert len(read_task(asked, MODEL, tokenizer, {"train": rows[:20]}).evaluations["dev"].examples) == 4
-    (pretrained / "here").mkdir(exist_ok=True)
     with pytest.raises(UserError, match="data.folds=2 scores every training example, so the dev data of data.dir="):
         read_task(
             run_config(pretrained, "w", data=TextDataConfig(dir=str(pretrained / "data"), folds=2)), MODEL, tokenizer
