@@ -300,7 +300,7 @@ def test_scores_features_and_predictions(tmp_path):
         "macro_f1": pytest.approx((2 / 3 + 4 / 5) / 2),
         "balanced_accuracy": 0.75,
     }
-    assert task_data.main_metric("text", text.head("text", examples.labels)) == "accuracy"
+    assert text.metrics(examples) == tuple(scores) and text.metrics(examples)[0] == "accuracy"
     (file,) = text.write_predictions(examples, features, logits, str(tmp_path / "out"), "dev")
     lines = pathlib.Path(file).read_text().split("\n")
     assert lines[:3] == ["index\tprediction\tprobability", "0\tpos\t0.7311", "1\tneg\t0.7500"]
@@ -309,7 +309,7 @@ def test_scores_features_and_predictions(tmp_path):
     logits = [np.float32(0.5), np.float32(1), np.float32(2)]
     scores = text.score(examples, features, logits)
     assert scores == {"pearson": pytest.approx(1), "spearman": pytest.approx(1)}
-    assert task_data.main_metric("text", text.head("text", ())) == "pearson"
+    assert text.metrics(examples) == tuple(scores) and text.metrics(examples)[0] == "pearson"
     (file,) = text.write_predictions(examples, features, logits, str(tmp_path), "test")
     assert pathlib.Path(file).read_text() == "index\tprediction\n0\t0.5\n1\t1.0\n2\t2.0\n"
 
