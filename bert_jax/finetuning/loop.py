@@ -627,7 +627,7 @@ def _with_stratification(config: FinetuneConfig, recorded: Mapping[str, Any]) ->
 def _held_out(config: FinetuneConfig, data: TaskData) -> str:
     """Return a line about the training examples that have become the dev set."""
     dev, alike = len(data.evaluations["dev"].examples), ""
-    if data.head.labels and isinstance(config.data, TextDataConfig) and config.data.stratified:
+    if data.head.kind == "classification" and isinstance(config.data, TextDataConfig) and config.data.stratified:
         alike = ", the same share of every class"
     return (
         f"no dev examples were given: {dev:,} of {dev + len(data.train.examples):,} training examples are held out "

@@ -430,8 +430,7 @@ def _write_several(
     examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray], directory: str, split: str
 ) -> list[str]:
     """Write {"index": …, "prediction": [label, …], "probabilities": {label: …}} for each example; return the file."""
-    shares = sentences.probabilities(logits)
-    found = shares >= sentences.thresholds(examples, features, shares)
+    shares, _, found = sentences.judged(examples, features, logits)
     lines = [
         json.dumps(
             {
