@@ -99,6 +99,19 @@ def composed_form(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def column(values: Mapping[str, Any], asked: str, usual: Sequence[str]) -> str | None:
+    """Return the column of a row that is asked for or, if none is, the first that has a usual name; None without it."""
+    spelled = {composed_form(str(name)): name for name in values}
+    return next((spelled[name] for name in ((composed_form(asked),) if asked else usual) if name in spelled), None)
+
+
+def no_column(where: str, values: Mapping[str, Any], asked: str, usual: Sequence[str], option: str) -> str:
+    """Return the message where `column` finds none; `option` is that of `data` which names it."""
+    shown = ", ".join(repr(str(name)[:40]) for name in list(values)[:12])
+    wanted = repr(asked) if asked else " or ".join(usual)
+    return f"{where}: no column {wanted} among {shown}; name one with --data.{option}"
+
+
 def composed(labels: Sequence[tuple[str, str]]) -> list[str]:
     """Return labels, given with their places, in the composed form; a warning says once if any changes.
 

@@ -107,11 +107,7 @@ def _columns(
     """
     choices = ((data.text_column, _TEXT), (data.pair_column, _PAIR), (data.label_column, _LABEL))
     choices += ((data.weight_column if split == "train" else "", ()),)
-    spelled = {readers.composed_form(name): name for name in values}
-    text, pair, label, weight = (
-        next((spelled[name] for name in ((readers.composed_form(asked),) if asked else usual) if name in spelled), None)
-        for asked, usual in choices
-    )
+    text, pair, label, weight = (readers.column(values, asked, usual) for asked, usual in choices)
     missing = [
         option
         for option, found, asked in (
@@ -123,13 +119,11 @@ def _columns(
         if asked and found is None
     ]
     if missing or text is None:
-        asked = getattr(data, missing[0])
-        wanted = repr(asked) if asked else " or ".join(_TEXT if missing[0] == "text_column" else _LABEL)
-        shown = ", ".join(repr(str(name)[:40]) for name in list(values)[:12])
+        usual = _TEXT if missing[0] == "text_column" else _LABEL
         raise UserError(
-            f"{where}: no column {wanted} among {shown}; name one with --data.{missing[0]} (from Python "
-            f"{missing[0]}=…; a file without a line of column names is read by numbers: --data.text_column=1 "
-            "--data.label_column=2)"
+            readers.no_column(where, values, getattr(data, missing[0]), usual, missing[0])
+            + f" (from Python {missing[0]}=…; a file without a line of column names is read by numbers: "
+            "--data.text_column=1 --data.label_column=2)"
         )
     return text, pair, label, weight
 

@@ -73,15 +73,11 @@ class _Columns:
     @classmethod
     def of(cls, where: str, values: Mapping[str, Any], data: VectorDataConfig, split: str) -> "_Columns":
         """Return those that the options name, or of the usual names those that the first example has."""
-        spelled = {readers.composed_form(str(name)): name for name in values}
 
         def found(asked: str, usual: tuple[str, ...], option: str, needed: bool) -> str | None:
-            names = (readers.composed_form(asked),) if asked else usual
-            name = next((spelled[each] for each in names if each in spelled), None)
+            name = readers.column(values, asked, usual)
             if name is None and (needed or asked):
-                shown = ", ".join(repr(str(each)[:40]) for each in list(values)[:12])
-                wanted = repr(asked) if asked else " or ".join(usual)
-                raise UserError(f"{where}: no column {wanted} among {shown}; name one with --data.{option}")
+                raise UserError(readers.no_column(where, values, asked, usual, option))
             return name
 
         anchor = found(data.anchor_column, ANCHOR, "anchor_column", True)
@@ -89,7 +85,7 @@ class _Columns:
         asked = [name.strip() for name in data.negative_columns.split(",") if name.strip()]
         negatives = [found(name, (), "negative_columns", True) for name in asked]
         if not asked:
-            negatives = [spelled[name] for name in spelled if name.startswith(NEGATIVE)]
+            negatives = [name for name in values if str(name).startswith(NEGATIVE)]
         if negatives and positive is None:
             raise UserError(
                 f"{where}: a {negatives[0]!r} but no column {' or '.join(POSITIVE)}; name one with "
