@@ -391,14 +391,8 @@ def write_predictions(
     else:
         names = [examples.labels[number] for number in found]
         answers = [str(spec.labels.index(name)) for name in names] if spec.numbered else names
-    file = epath.Path(directory) / prediction_names(examples, split)[0]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    lines = [
-        "index\tprediction",
-        *(f"{index}\t{answer}" for index, answer in zip(examples.index, answers, strict=True)),
-    ]
-    file.write_text("\n".join(lines) + "\n")
-    return [str(file)]
+    rows = (f"{index}\t{answer}" for index, answer in zip(examples.index, answers, strict=True))
+    return sentences.write_lines(directory, prediction_names(examples, split)[0], ["index\tprediction", *rows])
 
 
 def prediction_names(examples: Sentences, split: str) -> list[str]:

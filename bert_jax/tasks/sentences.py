@@ -7,15 +7,17 @@ several labels, it has those whose probability reaches a threshold of their own.
 import dataclasses
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from etils import epath
 
 from bert_jax.config import HeadConfig
 from bert_jax.config.tasks import SentenceOptions
 from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
 from bert_jax.tokenization.tokenizer import Tokenizer, assembled, join, sequence_length
 
 
@@ -280,6 +282,14 @@ def answered(
     """Return answers and predictions in the form of `named_answers`."""
     found = judged(examples, features, logits)[2] if examples.several else predictions(examples, logits)
     return named_answers(examples), named_answers(dataclasses.replace(examples, answers=found))
+
+
+def write_lines(directory: str, name: str, lines: Iterable[str]) -> list[str]:
+    """Write a file of predictions into a directory, which is made if there is none; return its path."""
+    file = epath.Path(directory) / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, "".join(f"{line}\n" for line in lines).encode())
+    return [str(file)]
 
 
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:

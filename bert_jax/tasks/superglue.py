@@ -21,13 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
-from etils import epath
 
 from bert_jax.config import HeadConfig
 from bert_jax.config.tasks import ChoiceOptions, SentenceOptions, TaskDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
 from bert_jax.tasks import choice, readers, sentences
 from bert_jax.tasks.sentences import Record, Sentences
 from bert_jax.tasks.squad_files import exact_match, f1
@@ -229,11 +227,8 @@ def write_predictions(
         lines = ({"idx": group[-1], "label": text} for group, text in _chosen(examples, logits))
     else:
         lines = _paragraphs(examples, sentences.predictions(examples, logits))
-    file = epath.Path(directory) / prediction_names(examples, split)[0]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    write_atomically(file, text.encode())
-    return [str(file)]
+    spelled = (json.dumps(line, ensure_ascii=False) for line in lines)
+    return sentences.write_lines(directory, prediction_names(examples, split)[0], spelled)
 
 
 def _paragraphs(examples: Grouped, found: np.ndarray) -> Iterator[dict[str, Any]]:
@@ -290,7 +285,7 @@ def _value(where: str, row: Any, key: str, kind: type) -> Any:
         raise UserError(f"{where}: {key!r} {seen}; expected {_KINDS[kind]}")
     if isinstance(value, str) and not value.strip():
         raise UserError(f"{where}: {key!r} is empty")
-    return value
+    return readers.whole_characters(value) if isinstance(value, str) else value
 
 
 _KINDS = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
@@ -390,6 +385,7 @@ def _entities(
         raise UserError(f"{where}: the passage has no entity, of which one would be the answer")
     if wrong := [each for each in (*entities, *answers) if not isinstance(each, str)]:
         raise UserError(f"{where}: {wrong[0]!r:.60} is no entity or answer; expected text")
+    entities, answers = (list(map(readers.whole_characters, each)) for each in (entities, answers))
     for entity in dict.fromkeys(entities):
         label = str(int(entity in answers)) if answers else None
         record = Record(where, text, query.replace("@placeholder", entity), label, f"{numbers[-1]}/{entity}")

@@ -82,7 +82,9 @@ def records_of(
     for where, values in rows:
         columns = columns or _columns(where, values, data, split)
         text, pair, label, weight = columns
-        _check_absent(where, values, (() if pair else _PAIR) + (() if label else (data.label_column or _LABEL[0],)))
+        readers.check_absent(
+            where, values, (() if pair else _PAIR) + (() if label else (data.label_column or _LABEL[0],))
+        )
         records.append(
             Record(
                 where,
@@ -126,13 +128,6 @@ def _columns(
             "--data.text_column=1 --data.label_column=2)"
         )
     return text, pair, label, weight
-
-
-def _check_absent(where: str, values: Mapping[str, Any], columns: tuple[str, ...]) -> None:
-    """Raise a UserError about columns that only later rows have, which would be lost silently."""
-    late = [name for name in columns if values.get(name) not in (None, "")]
-    if late:
-        raise UserError(f"{where}: a {late[0]!r}, which the first example lacks; give it to every example or to none")
 
 
 def _label(where: str, value: Any, spelled: Callable[[Any], str]) -> str | None:
@@ -414,10 +409,8 @@ def write_predictions(
         ]
     else:
         rows = [f"{index}\t{float(value)!r}" for index, value in zip(examples.index, found, strict=True)]
-    file = epath.Path(directory) / prediction_names(examples, split)[0]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join(["index\tprediction" + "\tprobability" * bool(examples.labels), *rows]) + "\n")
-    return [str(file)]
+    header = "index\tprediction" + "\tprobability" * bool(examples.labels)
+    return sentences.write_lines(directory, prediction_names(examples, split)[0], [header, *rows])
 
 
 def _write_several(
@@ -425,7 +418,7 @@ def _write_several(
 ) -> list[str]:
     """Write {"index": …, "prediction": [label, …], "probabilities": {label: …}} for each example; return the file."""
     shares, _, found = sentences.judged(examples, features, logits)
-    lines = [
+    lines = (
         json.dumps(
             {
                 "index": index,
@@ -435,11 +428,8 @@ def _write_several(
             ensure_ascii=False,
         )
         for index, row, values in zip(examples.index, found, shares, strict=True)
-    ]
-    file = epath.Path(directory) / prediction_names(examples, split)[0]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join(lines) + "\n")
-    return [str(file)]
+    )
+    return sentences.write_lines(directory, prediction_names(examples, split)[0], lines)
 
 
 def _check_dev(task: str, data: TextDataConfig, split: str) -> None:

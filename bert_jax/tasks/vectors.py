@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from absl import logging
-from etils import epath
 
 from bert_jax.config import HeadConfig
 from bert_jax.config.tasks import VectorDataConfig, VectorOptions
@@ -99,10 +98,7 @@ class _Columns:
         watched = [*(POSITIVE if len(self.texts) == 1 else ()), *(() if self.score else SCORE)]
         if not data.negative_columns:
             watched += [name for name in values if str(name).startswith(NEGATIVE) and name not in self.texts]
-        if late := [name for name in watched if values.get(name) not in (None, "")]:
-            raise UserError(
-                f"{where}: a {late[0]!r}, which the first example lacks; give it to every example or to none"
-            )
+        readers.check_absent(where, values, watched)
 
 
 def file_names(split: str) -> tuple[str, ...]:
@@ -415,8 +411,5 @@ def write_predictions(
     }
     if not examples.rated:
         columns["place"] = map(str, ranks(logits, features.numbers))
-    file = epath.Path(directory) / prediction_names(examples, split)[0]
-    file.parent.mkdir(parents=True, exist_ok=True)
     rows = ["\t".join(columns), *map("\t".join, zip(*columns.values(), strict=True))]
-    file.write_text("\n".join(rows) + "\n")
-    return [str(file)]
+    return sentences.write_lines(directory, prediction_names(examples, split)[0], rows)

@@ -224,6 +224,18 @@ def test_a_broken_row_is_refused_by_its_line(message, task, row, tmp_path):
         load(tmp_path, task, row)
 
 
+def test_half_characters_are_replaced(tmp_path):
+    """JSON can spell them, but no tokenizer and no file of predictions takes them."""
+    examples = load(tmp_path, "boolq", ROWS["boolq"] | {"passage": "Rain \ud800"})
+    assert examples.first == ["Rain \ufffd"]
+    flat = {"passage": "Bob", "query": "@placeholder?", "entities": ["Bob\ud800"], "answers": ["Bob\ud800"]}
+    examples = load(tmp_path, "record", flat | {"idx": {"passage": 0, "query": 1}})
+    (file,) = superglue.write_predictions(examples, None, logits_of([1]), str(tmp_path), "dev")
+    assert json.loads(pathlib.Path(file).read_text("utf-8"))["label"] == "Bob\ufffd" and examples.answers.tolist() == [
+        1
+    ]
+
+
 def test_a_file_of_another_format_is_refused(tmp_path):
     (tmp_path / "train.tsv").write_text("passage\tquestion\n")
     with pytest.raises(UserError, match="determined by the end of its name, .jsonl, .parquet, .arrow, .feather"):
