@@ -115,7 +115,7 @@ def no_column(where: str, values: Mapping[str, Any], asked: str, usual: Sequence
 def check_absent(where: str, values: Mapping[str, Any], columns: Iterable[str]) -> None:
     """Raise a UserError about columns that only later rows have, which would be lost silently."""
     if late := [name for name in columns if values.get(name) not in (None, "")]:
-        raise UserError(f"{where}: a {late[0]!r}, which the first example lacks; give it to every example or to none")
+        raise UserError(f"{where} has {late[0]!r}, which the first example lacks; give it to every example or to none")
 
 
 def composed(labels: Sequence[tuple[str, str]]) -> list[str]:

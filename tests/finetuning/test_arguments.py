@@ -168,7 +168,7 @@ WRONG = {
     "three texts": ([(("a", "b", "c"), "x")], r"train\[0\] has 3 texts"),
     "no text": ([("a", "x"), (3, "y")], r"train\[1\]: 'text' is 3, not text"),
     "an empty text": ([("a", "x"), (" ", "y")], r"train\[1\]: the text in column 'text' is empty"),
-    "a pair later": ([("a", "x"), (("b", "c"), "y")], r"train\[1\]: a 'text_pair', which the first example lacks"),
+    "a pair later": ([("a", "x"), (("b", "c"), "y")], r"train\[1\] has 'text_pair', which the first example lacks"),
     "a single text later": ([(("a", "b"), "x"), ("c", "y")], r"train\[1\]: 'text_pair' is missing"),
     "no label": ([("a", "x"), ("b", None)], r"train\[1\]: the label is missing"),
     "floats": (

@@ -216,7 +216,7 @@ def test_csv_reads_what_python_writes(table):
         (
             "train.jsonl",
             '{"text": "a", "label": 0}\n{"text": "b", "text_pair": "c", "label": 1}',
-            "train.jsonl, line 2: a 'text_pair', which the first example lacks",
+            "train.jsonl, line 2 has 'text_pair', which the first example lacks",
         ),
         ("train.jsonl", '{"text": "a"}', "line 1: no column label among 'text'; name one with --data.label_column"),
     ],
@@ -264,11 +264,11 @@ def test_what_only_later_lines_have_is_not_lost(tmp_path):
     examples = load(tmp_path, "test", ("x", "y"))
     assert (examples.first, examples.second, examples.has_answers) == (["a", "b"], None, False)
     for more, message in (
-        ('{"text": "c", "label": "x"}', "a 'label'"),
-        ('{"text": "c", "sentence2": "d"}', "a 'sentence2'"),
+        ('{"text": "c", "label": "x"}', "'label'"),
+        ('{"text": "c", "sentence2": "d"}', "'sentence2'"),
     ):
         write(tmp_path, "test.jsonl", lines + more)
-        fails(f"test.jsonl, line 3: {message}, which the first example lacks", tmp_path, "test", ("x", "y"))
+        fails(f"test.jsonl, line 3 has {message}, which the first example lacks", tmp_path, "test", ("x", "y"))
     write(tmp_path, "test.jsonl", '{"text": "a"}\n{"text": "b", "stars": 3}')
     fails("line 2: a 'stars'", tmp_path, "test", ("x", "y"), label_column="stars")
 
@@ -543,7 +543,7 @@ def test_the_tfds_road(monkeypatch):
     with pytest.raises(UserError, match="imdb_reviews, split test, example 2: the text in column 'text' is empty"):
         text.load("text", data, "dev", train.labels)
     examples[:] = [{"text": "x", "label": "pos"}, {"text": "y", "label": "neg", "sentence2": "z"}]
-    message = "imdb_reviews, split test, example 1: a 'sentence2', which the first example lacks"
+    message = "imdb_reviews, split test, example 1 has 'sentence2', which the first example lacks"
     with pytest.raises(UserError, match=message):
         text.load("text", data, "dev", train.labels)
     examples[:] = [{"text": "x", "label": None}]
