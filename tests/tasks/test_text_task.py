@@ -270,7 +270,7 @@ def test_what_only_later_lines_have_is_not_lost(tmp_path):
         write(tmp_path, "test.jsonl", lines + more)
         fails(f"test.jsonl, line 3 has {message}, which the first example lacks", tmp_path, "test", ("x", "y"))
     write(tmp_path, "test.jsonl", '{"text": "a"}\n{"text": "b", "stars": 3}')
-    fails("line 2: a 'stars'", tmp_path, "test", ("x", "y"), label_column="stars")
+    fails("line 2 has 'stars'", tmp_path, "test", ("x", "y"), label_column="stars")
 
 
 def test_bad_requests(tmp_path):
