@@ -313,10 +313,7 @@ class TaskScore:
             raise UserError(f"{model.path} has no task head to score; fine-tune it first")
         if not (task := task or task_data.recorded_task(model.history)):
             raise UserError(f"{model.path} does not say which task it is for; give --task=NAME")
-        self._family, self._batch_size = task_data.family_of(task), batch_size
-        wanted = task_data.head_kinds(task, model.head.labels)
-        if model.head.kind not in wanted:
-            raise UserError(f"{model.path} has a {model.head.kind} head, but {task} needs one of {' or '.join(wanted)}")
+        self._family, self._batch_size = task_data.family_for(task, model.head, model.path), batch_size
         files = {name: getattr(data, name) for name in ("dir", "train", "dev", "test", "tfds", "hub")}
         data = dataclasses.replace(
             task_data.recorded_config(model.history, task, model.head).data.without_files(), **files
@@ -328,7 +325,7 @@ class TaskScore:
         options = task_data.recorded_options(model.history, task, model.config.longest_sequence, model.head)
         self._options = options
         self._features = self._family.features(self._examples, model.need_tokenizer(), options)
-        self._metric = task_data.main_metric(task, model.head)
+        self._metric, *_ = self._family.metrics(self._examples)
         self.name: str = f"{task} {self._metric}"
 
     def __call__(self, model: PretrainedModel) -> float:

@@ -511,7 +511,7 @@ def index(arguments: list[str]) -> None:
 def search(arguments: list[str]) -> None:
     """search INDEX [QUERY] [--queries=FILE] [--qrels=FILE] [--output=DIR] [--rerank=MODEL]
 
-    Find the documents nearest to a query, or measure BM25, vectors, their hybrid and another order of it on the judged
+    Find the documents nearest to a query, or measure BM25, vectors, their hybrid and a re-ranking of it on the judged
     queries of a file.
 
     INDEX is the directory that `bert-jax index` wrote. QUERY is a text in quotation marks, such as "heat in slabs"; in
@@ -530,7 +530,7 @@ def search(arguments: list[str]) -> None:
 def mine(arguments: list[str]) -> None:
     """mine INDEX --queries=FILE --qrels=FILE --output=FILE [--negatives=N] [--margin=M]
 
-    Write training examples with hard negatives: for each query and an answer, the nearest documents that are none.
+    Write training examples with hard negatives: for each query and each of its answers, near documents that are none.
 
     INDEX is the directory that `bert-jax index` wrote.
     """

@@ -224,6 +224,16 @@ class FinetuneConfig:
     run there."""
 
     @property
+    def folds(self) -> int:
+        """Number of parts of a cross-validation; 0 where there is a dev set."""
+        return self.data.folds if isinstance(self.data, TextDataConfig) else 0
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether an example has any number of labels."""
+        return isinstance(self.data, TextDataConfig) and self.data.several_labels
+
+    @property
     def max_length(self) -> int:
         """Tokens per sequence of a task that is trained."""
         assert isinstance(self.options, SequenceOptions)
@@ -297,7 +307,9 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
         _check_vectors(config, config.options)
     check_effects(config)
     config.distillation.check(config.crf)
-    _check_classes(config)
+    if isinstance(config.options, SentenceOptions):
+        _check_sentences(config, config.options)
+    _check_stopping(config)
     config.lora.check()
     check_optimizer(config.optimizer)
     if config.optimizer.ema_decay:
@@ -325,11 +337,6 @@ def _check_places(config: FinetuneConfig) -> None:
 
 def _check_numbers(config: FinetuneConfig) -> None:
     """Check the values that have a range of their own, and that batches divide into micro-batches."""
-    if config.packing == "on" and isinstance(config.options, SentenceOptions) and config.options.windows:
-        raise UserError(
-            f"packing=on puts several texts into a row, but options.windows={config.options.windows} makes several "
-            "rows of a text; leave one of them out"
-        )
     need_positive(
         config,
         "",
@@ -396,19 +403,27 @@ def _check_layers(config: FinetuneConfig) -> None:
         )
 
 
-def _check_classes(config: FinetuneConfig) -> None:
-    """Check the options that only classifiers have, as far as the data need not be read for it."""
+def _check_sentences(config: FinetuneConfig, options: SentenceOptions) -> None:
+    """Check the options that only tasks on sentences have, as far as the data need not be read for it."""
     config.loss.check()
-    several = isinstance(config.data, TextDataConfig) and config.data.several_labels
     if config.loss != TaskLossConfig() and (config.task == "stsb" or getattr(config.data, "regression", None)):
         raise UserError(
             f"{config.loss.given()} is for classes, but {config.task} estimates a number here; leave it out"
         )
-    if isinstance(config.options, SentenceOptions) and config.options.thresholds and not several:
+    if options.thresholds and not config.several_labels:
         raise UserError(
-            f"options.thresholds={','.join(map(str, config.options.thresholds))} is for texts with several labels "
-            "each (task=text with --data.several_labels=true); leave it out"
+            f"options.thresholds={','.join(map(str, options.thresholds))} is for texts with several labels each "
+            "(task=text with --data.several_labels=true); leave it out"
         )
+    if config.packing == "on" and options.windows:
+        raise UserError(
+            f"packing=on puts several texts into a row, but options.windows={options.windows} makes several rows of a "
+            "text; leave one of them out"
+        )
+
+
+def _check_stopping(config: FinetuneConfig) -> None:
+    """Check when a run ends before its last epoch."""
     if config.patience < 0:
         raise UserError(f"patience={config.patience} must be 0, which trains all epochs, or a number of evaluations")
     if config.patience and config.select != "best":

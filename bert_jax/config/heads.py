@@ -20,13 +20,11 @@ HeadPooling = Literal["cls", "mean"]
 """Input of the head of a task; see `HeadConfig.pooling`."""
 TokenPooling = Literal["cls", "mean", "max", "mean_sqrt_len"]
 """Ways to combine the vectors of the tokens of a text; see `EmbeddingConfig.pooling`."""
+Pooling = Literal[TokenPooling, "pooler"]
+"""The same, or pooler: the vector of BERT's pooler."""
 TextState = Literal["first", "last", "ends", "mean"]
 """What poolers and classifiers read of a text: the state of its first or last token, the last state in each direction,
 which are at its two ends, or the mean of its words."""
-Pooling = Literal[TokenPooling, "pooler"]
-"""The same, or pooler: the vector of BERT's pooler."""
-
-
 HeadWindows = Literal["", "mean", "max"]
 """Pooling of the scores of several windows of a text; see `SentenceOptions.windows`."""
 

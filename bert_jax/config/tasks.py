@@ -7,10 +7,7 @@ import dataclasses
 from typing import ClassVar, Literal, Self, get_args
 
 from bert_jax.config.heads import EmbeddingConfig, HeadWindows, TokenPooling
-from bert_jax.config.options import (
-    kinds,
-    option,
-)
+from bert_jax.config.options import kinds, option
 from bert_jax.config.vectors import InfoNce, VectorLoss, check_matryoshka
 from bert_jax.errors import UserError, need_positive
 
@@ -249,12 +246,12 @@ class TextDataConfig(TaskDataConfig):
     these are depends only on the examples, so all seeds and settings have the same ones; equal texts stay together.
     None: a tenth, if that is at least 10 examples. 0: none, so that there must be dev examples."""
     stratified: bool | None = option(None, before=False)
-    """Whether the part that is held out has the same share of every class. None: it has, unless the runs in the work
-    directory began without, as those of 0.1.0 did."""
+    """Whether the part that is held out has the same share of every class, where an example has one. None: it has,
+    unless the runs in the work directory began without, as those of 0.1.0 did."""
     folds: int = option(0, before=0)
     """Number of parts of a cross-validation, such as 5: there is a run per part, trained on the others and scored on
-    it, and no dev set. Equal texts are in one part, and each has the same share of every class. 0: no
-    cross-validation."""
+    it, and no dev set. Equal texts are in one part, and each has the same share of every class, where an example has
+    one. 0: no cross-validation."""
     text_column: str = ""
     """Column of the sentence: its name (TSV, CSV, hub, a data frame), its key (JSON lines, TFDS), or its number, from
     1, in a file without a header. By default text, sentence or sentence1."""

@@ -48,7 +48,7 @@ from bert_jax.devices.signals import StopSignals, Watchdog
 from bert_jax.errors import UserError, first_lines
 from bert_jax.files import write_atomically
 from bert_jax.finetuning.plan import check_length, plan
-from bert_jax.finetuning.prediction import check_member, family_for, options_of, say_what_is_cut, write_predictions
+from bert_jax.finetuning.prediction import check_member, options_of, say_what_is_cut, write_predictions
 from bert_jax.finetuning.programs import (
     Programs,
     check_layers,
@@ -88,9 +88,10 @@ from bert_jax.models.pooling import check_pooling
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
 from bert_jax.tasks import readers, text
+from bert_jax.tasks.glue import GLUE_TASKS
 from bert_jax.tasks.sentences import SentenceFeatures
 from bert_jax.tasks.squad import SpanFeatures
-from bert_jax.tasks.task_data import Metric, TaskData, TaskFamily, check_metrics, read_task, tuned
+from bert_jax.tasks.task_data import Metric, TaskData, TaskFamily, check_metrics, family_for, read_task, tuned
 from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.training.events import Events
 from bert_jax.training.learner import attention_of
@@ -313,7 +314,8 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
         }
     )
     options = options_of([stored], config.task)
-    family, directory, results = family_for(stored, config.task), epath.Path(config.workdir), {}
+    family, directory = family_for(config.task, stored.need_head(), stored.path), epath.Path(config.workdir)
+    results: dict[str, float] = {}
     for split in family.splits(config.task, config.data) or ("test",):
         results = _diagnose_split(config, stored, family, options, split, mesh) or results
     setting = {
@@ -326,7 +328,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
     content = {
         "task": config.task,
         "metrics": results,
-        "main_metric": family.MAIN_METRIC[config.task],
+        "main_metric": GLUE_TASKS[config.task].metrics[0],
         "init_from": config.init_from,
         "random_weights": False,
         "settings": [setting],
@@ -625,7 +627,7 @@ def _with_stratification(config: FinetuneConfig, recorded: Mapping[str, Any]) ->
 def _held_out(config: FinetuneConfig, data: TaskData) -> str:
     """Return a line about the training examples that have become the dev set."""
     dev, alike = len(data.evaluations["dev"].examples), ""
-    if data.head.labels and isinstance(config.data, TextDataConfig) and config.data.stratified:
+    if data.head.kind == "classification" and isinstance(config.data, TextDataConfig) and config.data.stratified:
         alike = ", the same share of every class"
     return (
         f"no dev examples were given: {dev:,} of {dev + len(data.train.examples):,} training examples are held out "

@@ -12,7 +12,6 @@ from bert_jax.config import HeadConfig, ScheduleConfig
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.options import INT32
 from bert_jax.config.pretraining import traced_steps
-from bert_jax.config.tasks import TextDataConfig
 from bert_jax.data.sequences import Features, steps_per_epoch
 from bert_jax.errors import UserError
 from bert_jax.objectives.tasks import PLAIN, TaskLoss
@@ -170,12 +169,11 @@ def plan(config: FinetuneConfig) -> list[Run]:
     settings = [(config.batch_size, config.learning_rate, config.epochs)]
     if config.grid:
         settings = list(itertools.product(config.grid_batch_sizes, config.grid_learning_rates, config.grid_epochs))
-    folds = config.data.folds if isinstance(config.data, TextDataConfig) else 0
     return [
-        Run(*setting, seed, fold, folds)
+        Run(*setting, seed, fold, config.folds)
         for seed in range(config.seed, config.seed + config.seeds)
         for setting in settings
-        for fold in (range(1, folds + 1) if folds else (0,))
+        for fold in (range(1, config.folds + 1) if config.folds else (0,))
     ]
 
 

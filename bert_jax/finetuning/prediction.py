@@ -71,18 +71,6 @@ def task_of(stored: StoredModel, asked: str) -> str:
     return task
 
 
-def family_for(stored: StoredModel, task: str) -> task_data.TaskFamily:
-    """Return the module that reads and scores a task; raise UserError if the model has a different kind of head."""
-    family = task_data.family_of(task)
-    wanted = task_data.head_kinds(task, stored.need_head().labels)
-    if stored.need_head().kind not in wanted:
-        raise UserError(
-            f"{stored.path} has a {stored.need_head().kind} head, but {task} needs one of {' or '.join(wanted)}; give "
-            "another model or another task"
-        )
-    return family
-
-
 def options_of(members: Sequence[StoredModel], task: str) -> SequenceOptions:
     """Return the options of the first member, no longer than any member reads, with the mean of the thresholds."""
     positions = min(member.model.longest_sequence for member in members)
@@ -218,7 +206,8 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
     mesh = sharding.make_mesh(config.mesh, devices)
     check_attention(config.compute, mesh.devices.flat[0].platform)
     task = task_of(first, config.task)
-    family, examples = read_examples(first, task, family_for(first, task), config)
+    family = task_data.family_for(task, first.need_head(), first.path)
+    family, examples = read_examples(first, task, family, config)
     check_outputs(family.prediction_names(examples, config.split), config)
     features = family.features(examples, first.need_tokenizer(), options_of(members, task))
     for member in members if first.need_head().kind in OF_TEXTS else ():

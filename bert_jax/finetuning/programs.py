@@ -109,6 +109,7 @@ def make_programs(
     model: EncoderConfig,
     head: HeadConfig,
     mesh: Mesh,
+    *,
     teacher: Teacher[BertForTask] | None = None,
     unread: tuple[int, ...] = (),
     loss: TaskLoss = PLAIN,
@@ -129,52 +130,57 @@ def make_programs(
         model = dataclasses.replace(model, **dict.fromkeys(rates, config.dropout))
     check_layers(config, model)
     task_model = BertForTask(model, head, _resolved(config, model, head, mesh), unread=unread)
-    micro_batches, options = config.micro_batches, config.options
-    if isinstance(options, VectorOptions):
-        task_model = dataclasses.replace(task_model, embedding=options.embedding)
+    if vectors := isinstance(config.options, VectorOptions):
+        task_model = dataclasses.replace(task_model, embedding=config.options.embedding)
     adapters = Adapters(task_model, config.lora) if config.lora.rank else None
     learner = task_model if adapters is None else cast(Model, adapters)
     unchanged = _frozen(config, model, learner.parameters, stored if adapters is None else None)
     optimizer = _optimizer(config, task_model, learner.parameters, unchanged)
     abstract = abstract_state(learner, optimizer, mesh)
     shardings = state_shardings(abstract)
-    frozen, longest_row = (), model.longest_sequence
-    objective: Objective = TaskObjective(task_model, loss)
-    if isinstance(options, VectorOptions):  # whose parts are not those of a sum
-        objective, micro_batches = VectorObjective(task_model, options, config.micro_batches), 1
-    if teacher is not None:
-        objective = TaughtTaskObjective(task_model, teacher.model, config.distillation, loss=loss)
-        frozen, longest_row = (teacher.params,), min(longest_row, teacher.model.config.longest_sequence)
-    base = () if adapters is None else (_base(task_model, stored, mesh),)
+    objective = _objective(config, task_model, loss, teacher)
+    frozen = () if teacher is None else (teacher.params,)
+    base = None if adapters is None else _base(task_model, stored, mesh)
     if adapters is not None or unchanged:
-        objective, frozen = _of_what_learns(objective, learner, adapters, unchanged), (*base, *frozen)
-    return Programs(
-        task_model,
+        objective = _of_what_learns(objective, learner, adapters, unchanged)
+        frozen = frozen if base is None else (base, *frozen)
+    train_step = make_shared_train_step(
+        objective,
+        optimizer,
         mesh,
-        abstract,
-        initializer(learner, optimizer, mesh),
-        Program(
-            make_shared_train_step(
-                objective,
-                optimizer,
-                mesh,
-                shardings,
-                clip_norm=config.optimizer.clip_norm,
-                micro_batches=micro_batches,
-                by_epoch=config.gradual_unfreezing,
-                frozen=frozen,
-            ),
-            frozen,
-            step_options(config.compute, mesh),
-        ),
-        Program(make_forward_step(functools.partial(predictions, task_model), mesh, model_shardings(task_model, mesh))),
-        longest_row,
-        None if teacher is None else teacher.fingerprint,
-        loss,
-        adapters,
-        *(base or (None,)),
-        unchanged,
+        shardings,
+        clip_norm=config.optimizer.clip_norm,
+        micro_batches=1 if vectors else config.micro_batches,  # their objective divides the batch itself
+        by_epoch=config.gradual_unfreezing,
+        frozen=frozen,
     )
+    predicted = functools.partial(predictions, task_model)
+    readers = [model] if teacher is None else [model, teacher.model.config]
+    return Programs(
+        model=task_model,
+        mesh=mesh,
+        abstract=abstract,
+        fresh_state=initializer(learner, optimizer, mesh),
+        train_step=Program(train_step, frozen, step_options(config.compute, mesh)),
+        predict_step=Program(make_forward_step(predicted, mesh, model_shardings(task_model, mesh))),
+        longest_row=min(each.longest_sequence for each in readers),
+        teacher=None if teacher is None else teacher.fingerprint,
+        loss=loss,
+        adapters=adapters,
+        base=base,
+        frozen=unchanged,
+    )
+
+
+def _objective(
+    config: FinetuneConfig, model: BertForTask, loss: TaskLoss, teacher: Teacher[BertForTask] | None
+) -> Objective:
+    """Return what is minimized: the loss of the head, of the head and a teacher's scores, or of vectors."""
+    if isinstance(config.options, VectorOptions):
+        return VectorObjective(model, config.options, config.micro_batches)
+    if teacher is not None:
+        return TaughtTaskObjective(model, teacher.model, config.distillation, loss=loss)
+    return TaskObjective(model, loss)
 
 
 def task_loss(options: TaskLossConfig, head: HeadConfig, train: Features) -> TaskLoss:

@@ -19,7 +19,7 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.protocol import Model
 
 Batch = dict[str, jax.Array]
-"""input_ids [B, L] and whatever else an objective reads, all with B rows."""
+"""input_ids [B, L] and whatever else an objective reads, all with B rows; but see `VectorObjective`."""
 
 
 class Sums(NamedTuple):

@@ -2,9 +2,8 @@
 
 Classification and choice: cross-entropy over the classes of a text, or over the candidates of a question. Several
 labels per text: binary cross-entropy, a mean over the classes. Regression: squared error on the scale of the labels
-(STS-B: 0 to 5). Spans: the mean cross-entropy of the first and the last
-token of the answer, each a choice among the positions. Tagging: cross-entropy at the first piece of each word; the
-other positions do not count.
+(STS-B: 0 to 5). Spans: the mean cross-entropy of the first and the last token of the answer, each a choice among the
+positions. Tagging: cross-entropy at the first piece of each word; the other positions do not count.
 """
 
 import dataclasses

@@ -200,7 +200,6 @@ def _json(file: epath.Path) -> dict[str, Any]:
     return value
 
 
-MAIN_METRIC = dict.fromkeys(("swag", "race", "choice"), "accuracy")
 FILES = {
     "train": ("train.csv", "train.jsonl", "train"),
     "dev": ("val.csv", "dev.csv", "dev.jsonl", "dev"),
@@ -281,6 +280,11 @@ def features(examples: Examples, tokenizer: Tokenizer, options: ChoiceOptions) -
 def prediction_names(examples: Examples, split: str) -> list[str]:
     """Return the names of the files that `write_predictions` writes, the main one first."""
     return [f"{'' if split == 'dev' else f'{split}_'}predictions.{'csv' if examples.task == 'swag' else 'jsonl'}"]
+
+
+def metrics(examples: Examples) -> tuple[str, ...]:
+    """Return the metrics by which runs can be compared, the usual one first."""
+    return ("accuracy",)
 
 
 def score(examples: Examples, features: Features, logits: list[np.ndarray]) -> dict[str, float]:

@@ -275,7 +275,6 @@ def _part(
     return [record._replace(index=str(position)) for position, record in enumerate(kept)]
 
 
-MAIN_METRIC = {task: spec.metrics[0] for task, spec in GLUE_TASKS.items()}
 HIGHEST_SCORE = 5
 """STS-B's score of sentences with the same meaning; 0 is for those with nothing in common."""
 
@@ -358,16 +357,21 @@ def load(
     return examples
 
 
+def metrics(examples: Sentences) -> tuple[str, ...]:
+    """Return the metrics by which runs can be compared, the usual one first."""
+    return GLUE_TASKS[examples.task].metrics
+
+
 def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return the task's own metrics, each in [-1, 1]; `MAIN_METRIC` comes first."""
+    """Return the values of `metrics`, each in [-1, 1]."""
     found = sentences.predictions(examples, logits)
     answers = examples.answers
     assert answers is not None, "has_answers comes first"
-    if "f1" in GLUE_TASKS[examples.task].metrics:
+    if "f1" in metrics(examples):
         # Its class 1 is the benchmark's, whatever the order of the model's outputs.
         positive = examples.labels.index(GLUE_TASKS[examples.task].labels[1])
         found, answers = (found == positive).astype(int), (answers == positive).astype(int)
-    return {name: sentences.METRICS[name](answers, found) for name in GLUE_TASKS[examples.task].metrics}
+    return {name: sentences.METRICS[name](answers, found) for name in metrics(examples)}
 
 
 def write_predictions(
@@ -387,14 +391,8 @@ def write_predictions(
     else:
         names = [examples.labels[number] for number in found]
         answers = [str(spec.labels.index(name)) for name in names] if spec.numbered else names
-    file = epath.Path(directory) / prediction_names(examples, split)[0]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    lines = [
-        "index\tprediction",
-        *(f"{index}\t{answer}" for index, answer in zip(examples.index, answers, strict=True)),
-    ]
-    file.write_text("\n".join(lines) + "\n")
-    return [str(file)]
+    rows = (f"{index}\t{answer}" for index, answer in zip(examples.index, answers, strict=True))
+    return sentences.write_lines(directory, prediction_names(examples, split)[0], ["index\tprediction", *rows])
 
 
 def prediction_names(examples: Sentences, split: str) -> list[str]:

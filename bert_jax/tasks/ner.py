@@ -332,19 +332,17 @@ def _row(pieces: list[list[int]], first: int, predicted: np.ndarray, tags: np.nd
 
 
 __all__ = [  # what each family has, and sentences of plain text
-    "MAIN_METRIC",
     "Examples",
     "features",
     "from_plain",
     "head",
     "load",
+    "metrics",
     "prediction_names",
     "score",
     "splits",
     "write_predictions",
 ]
-
-MAIN_METRIC = {"ner": "f1"}
 
 
 def predicted_tags(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray]) -> list[list[str]]:
@@ -355,6 +353,11 @@ def predicted_tags(examples: Examples, features: TaggingFeatures, logits: list[n
     for words, labels, scores in zip(features.words, features.labels, logits, strict=True):
         best[words] = scores[labels >= 0].argmax(axis=-1)
     return [[examples.labels[label] for label in sentence] for sentence in np.split(best, np.cumsum(lengths)[:-1])]
+
+
+def metrics(examples: Examples) -> tuple[str, ...]:
+    """Return the metrics by which runs can be compared, the usual one first."""
+    return ("f1", "precision", "recall", "accuracy")
 
 
 def score(examples: Examples, features: TaggingFeatures, logits: list[np.ndarray]) -> dict[str, float]:

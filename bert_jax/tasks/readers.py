@@ -99,6 +99,25 @@ def composed_form(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def column(values: Mapping[str, Any], asked: str, usual: Sequence[str]) -> str | None:
+    """Return the column of a row that is asked for or, if none is, the first that has a usual name; None without it."""
+    spelled = {composed_form(str(name)): name for name in values}
+    return next((spelled[name] for name in ((composed_form(asked),) if asked else usual) if name in spelled), None)
+
+
+def no_column(where: str, values: Mapping[str, Any], asked: str, usual: Sequence[str], option: str) -> str:
+    """Return the message where `column` finds none; `option` is that of `data` which names it."""
+    shown = ", ".join(repr(str(name)[:40]) for name in list(values)[:12])
+    wanted = repr(asked) if asked else " or ".join(usual)
+    return f"{where}: no column {wanted} among {shown}; name one with --data.{option}"
+
+
+def check_absent(where: str, values: Mapping[str, Any], columns: Iterable[str]) -> None:
+    """Raise a UserError about columns that only later rows have, which would be lost silently."""
+    if late := [name for name in columns if values.get(name) not in (None, "")]:
+        raise UserError(f"{where} has {late[0]!r}, which the first example lacks; give it to every example or to none")
+
+
 def composed(labels: Sequence[tuple[str, str]]) -> list[str]:
     """Return labels, given with their places, in the composed form; a warning says once if any changes.
 
@@ -201,6 +220,8 @@ def _plain(feature: Any, value: Any) -> Any:
 
 ROW_ENDINGS = (".jsonl", *datasets.ENDINGS)
 """How the names of files end that hold rows with names of columns, in every task."""
+TABLE_ENDINGS = (".tsv", ".csv", *ROW_ENDINGS)
+"""The same in tasks whose columns have names of the user's own."""
 
 
 def rows_of(
@@ -231,14 +252,56 @@ def rows_of(
 
 
 def file_rows(file: epath.Path) -> Rows:
-    """Yield the rows of JSON lines, or of a Parquet or Arrow file.
+    """Return the rows of JSON lines, or of a Parquet or Arrow file.
 
     Raises:
-      UserError: it is damaged, or there is no pyarrow to read it with.
+      UserError: its name ends like none of these, it is damaged, or there is no pyarrow to read it with.
     """
+    _check_ending(file, ROW_ENDINGS)
     if file.suffix == ".jsonl":
         return ((f"{file}, line {number}", value) for number, value in json_lines(read_text(file), file))
     return ((f"{file}, row {number}", row) for number, row in enumerate(datasets.arrow_rows(str(file))))
+
+
+def table_rows(file: epath.Path, *, has_header: bool, others: str = "") -> Rows:
+    """Return the rows of a file in one of the forms of TABLE_ENDINGS.
+
+    Args:
+      has_header: whether TSV and CSV begin with a line of column names; without one they are called 1, 2, 3 and so on.
+      others: what a message says may be given too.
+
+    Raises:
+      UserError: see `file_rows`; or two columns have one name, or a line has more or fewer than the first.
+    """
+    _check_ending(file, TABLE_ENDINGS, others)
+    if file.suffix in ROW_ENDINGS:
+        return file_rows(file)
+    text = read_text(file)
+    return _by_header(file, tsv(text) if file.suffix == ".tsv" else csv(text, file), has_header)
+
+
+def _check_ending(file: epath.Path, endings: Sequence[str], others: str = "") -> None:
+    if file.suffix not in endings or file.is_dir():
+        raise UserError(
+            f"{file}: the format of a file is determined by the end of its name, {', '.join(endings)}"
+            + (f"; or give {others}" if others else "")
+        )
+
+
+def _by_header(file: epath.Path, lines: Iterator[Row], has_header: bool) -> Rows:
+    """Yield (where, {column: field}) of every line below the header; without one the columns are called 1, 2, 3 …"""
+    header, expected = None, ""
+    for number, fields in lines:
+        if header is None:
+            header = [name.strip() for name in fields] if has_header else [str(i + 1) for i in range(len(fields))]
+            expected = f"line {number} has {len(header)}"
+            if len(set(header)) < len(header):
+                raise UserError(f"{file}, line {number}: two columns have the same name: {', '.join(header)}")
+            if has_header:
+                continue
+        if len(fields) != len(header):
+            raise UserError(f"{file}, line {number}: {len(fields)} columns, {expected} ({', '.join(header)[:200]})")
+        yield f"{file}, line {number}", dict(zip(header, fields, strict=True))
 
 
 def _named_rows(split: str, rows: Sequence[Any], columns: AsColumns) -> Rows:

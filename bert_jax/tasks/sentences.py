@@ -7,15 +7,17 @@ several labels, it has those whose probability reaches a threshold of their own.
 import dataclasses
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from etils import epath
 
 from bert_jax.config import HeadConfig
 from bert_jax.config.tasks import SentenceOptions
 from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
 from bert_jax.tokenization.tokenizer import Tokenizer, assembled, join, sequence_length
 
 
@@ -200,6 +202,19 @@ def thresholds(examples: Sentences, features: SentenceFeatures, shares: np.ndarr
     return np.array([best_threshold(*columns) for columns in zip(examples.answers.T, shares.T, strict=True)])
 
 
+def judged(
+    examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return which labels the examples have by their logits.
+
+    Returns:
+      The probability of each label, float64 [E, C]; the threshold of each, float64 [C]; which reach it, bool [E, C].
+    """
+    shares = probabilities(_checked(examples, logits))
+    cuts = thresholds(examples, features, shares)
+    return shares, cuts, shares >= cuts
+
+
 def best_threshold(there: np.ndarray, shares: np.ndarray) -> float:
     """Return the probability from which to say that an example has a label, so that the F1 is the best.
 
@@ -245,9 +260,7 @@ def tuned(options: SentenceOptions, metrics: Mapping[str, float], head: HeadConf
 def several_scores(examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray]) -> dict[str, float]:
     """Return micro_f1, macro_f1 and exact_match at the thresholds, and the threshold of each label."""
     assert examples.answers is not None, "has_answers comes first"
-    shares = probabilities(_checked(examples, logits))
-    cuts = thresholds(examples, features, shares)
-    found = shares >= cuts
+    _, cuts, found = judged(examples, features, logits)
     return {
         "micro_f1": micro_f1(examples.answers, found),
         "macro_f1": float(np.mean([figures["f1"] for figures in by_class(examples.answers, found)])),
@@ -267,12 +280,16 @@ def answered(
     examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return answers and predictions in the form of `named_answers`."""
-    if examples.several:
-        shares = probabilities(_checked(examples, logits))
-        found = shares >= thresholds(examples, features, shares)
-    else:
-        found = predictions(examples, logits)
+    found = judged(examples, features, logits)[2] if examples.several else predictions(examples, logits)
     return named_answers(examples), named_answers(dataclasses.replace(examples, answers=found))
+
+
+def write_lines(directory: str, name: str, lines: Iterable[str]) -> list[str]:
+    """Write a file of predictions into a directory, which is made if there is none; return its path."""
+    file = epath.Path(directory) / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, "".join(f"{line}\n" for line in lines).encode())
+    return [str(file)]
 
 
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:

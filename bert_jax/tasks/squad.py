@@ -319,18 +319,16 @@ def _with_null(answers: list[Answer], null: Answer, n_best: int) -> list[Answer]
 
 
 __all__ = [  # what each family has
-    "MAIN_METRIC",
     "Examples",
     "features",
     "head",
     "load",
+    "metrics",
     "prediction_names",
     "score",
     "splits",
     "write_predictions",
 ]
-
-MAIN_METRIC = {"squad_v1": "f1", "squad_v2": "f1"}
 
 
 def head(task: str, labels: tuple[str, ...] = ()) -> HeadConfig:
@@ -341,6 +339,11 @@ def head(task: str, labels: tuple[str, ...] = ()) -> HeadConfig:
 def prediction_names(examples: Examples, split: str) -> list[str]:
     """Return the names of the files that `write_predictions` writes, the main one first."""
     return ["predictions.json", "nbest.json", *(["null_odds.json"] if examples.task == "squad_v2" else [])]
+
+
+def metrics(examples: Examples) -> tuple[str, ...]:
+    """Return the metrics by which runs can be compared, the usual one first."""
+    return ("f1", "exact_match")
 
 
 def score(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]) -> dict[str, float]:

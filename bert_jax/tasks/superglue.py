@@ -21,13 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
-from etils import epath
 
 from bert_jax.config import HeadConfig
 from bert_jax.config.tasks import ChoiceOptions, SentenceOptions, TaskDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
 from bert_jax.tasks import choice, readers, sentences
 from bert_jax.tasks.sentences import Record, Sentences
 from bert_jax.tasks.squad_files import exact_match, f1
@@ -66,7 +64,6 @@ SUPERGLUE_TASKS = {
     "wic": SuperGlueTask("WiC", _TRUTH, ("accuracy",), {"train": 5428, "dev": 638, "test": 1400}),
     "wsc": SuperGlueTask("WSC", _TRUTH, ("accuracy",), {"train": 554, "dev": 104, "test": 146}),
 }
-MAIN_METRIC = {task: spec.metrics[0] for task, spec in SUPERGLUE_TASKS.items()}
 FILES = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 QUESTIONS = {"cause": "What was the cause?", "effect": "What happened as a result?"}
 
@@ -167,8 +164,13 @@ def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
     return HeadConfig(kind="classification", labels=labels) if SUPERGLUE_TASKS[task].labels else choice.head(task)
 
 
+def metrics(examples: Sentences | choice.Examples) -> tuple[str, ...]:
+    """Return the metrics by which runs can be compared, the usual one first."""
+    return SUPERGLUE_TASKS[examples.task].metrics
+
+
 def score(examples: Sentences | choice.Examples, features: Features, logits: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return the task's own metrics, each in [0, 1]; `MAIN_METRIC` comes first."""
+    """Return the values of `metrics`, each in [0, 1]."""
     if isinstance(examples, choice.Examples):
         return choice.score(examples, features, list(logits))
     found, answers = sentences.predictions(examples, logits), examples.answers
@@ -225,11 +227,8 @@ def write_predictions(
         lines = ({"idx": group[-1], "label": text} for group, text in _chosen(examples, logits))
     else:
         lines = _paragraphs(examples, sentences.predictions(examples, logits))
-    file = epath.Path(directory) / prediction_names(examples, split)[0]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    write_atomically(file, text.encode())
-    return [str(file)]
+    spelled = (json.dumps(line, ensure_ascii=False) for line in lines)
+    return sentences.write_lines(directory, prediction_names(examples, split)[0], spelled)
 
 
 def _paragraphs(examples: Grouped, found: np.ndarray) -> Iterator[dict[str, Any]]:
@@ -286,7 +285,7 @@ def _value(where: str, row: Any, key: str, kind: type) -> Any:
         raise UserError(f"{where}: {key!r} {seen}; expected {_KINDS[kind]}")
     if isinstance(value, str) and not value.strip():
         raise UserError(f"{where}: {key!r} is empty")
-    return value
+    return readers.whole_characters(value) if isinstance(value, str) else value
 
 
 _KINDS = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
@@ -332,9 +331,11 @@ def _wsc(where: str, row: Mapping[str, Any]) -> Iterator[Candidate]:
 
 def _multirc(where: str, row: Mapping[str, Any]) -> Iterator[Candidate]:
     if "paragraph" in row:  # TFDS and the hub have a row for each answer
-        text, question, answer = (_value(where, row, name, str) for name in ("paragraph", "question", "answer"))
-        numbers = [_value(where, row["idx"], name, int) for name in ("paragraph", "question", "answer")]
-        yield _answer(where, text, question, answer, {"False": "0", "True": "1"}.get(str(row["label"])), numbers)
+        names = ("paragraph", "question", "answer")
+        text, question, answer = (_value(where, row, name, str) for name in names)
+        idx, label = _value(where, row, "idx", dict), _label(row)
+        numbers = [_value(where, idx, name, int) for name in names]
+        yield _answer(where, text, question, answer, {"false": "0", "true": "1"}.get(label or "", label), numbers)
         return
     paragraph, passage = _value(where, row, "idx", int), _value(where, row, "passage", dict)
     text = _value(where, passage, "text", str)
@@ -352,7 +353,8 @@ def _answer(where: str, text: str, question: str, answer: str, label: str | None
 
 def _record(where: str, row: Mapping[str, Any]) -> Iterator[Candidate]:
     if "query" in row:  # TFDS and the hub have a row for each query
-        numbers = tuple(_value(where, row["idx"], name, int) for name in ("passage", "query"))
+        idx = _value(where, row, "idx", dict)
+        numbers = tuple(_value(where, idx, name, int) for name in ("passage", "query"))
         entities, answers = (_value(where, row, name, list) for name in ("entities", "answers"))
         yield from _entities(where, _value(where, row, "passage", str), row, entities, answers, numbers)
         return
@@ -366,8 +368,10 @@ def _record(where: str, row: Mapping[str, Any]) -> Iterator[Candidate]:
         raise UserError(f"{where}: the entity {outside[0]} is outside of the passage of {len(text):,} characters")
     entities = [text[start : end + 1] for start, end in places]
     for asked in _value(where, row, "qas", list):
-        answers = [_value(where, answer, "text", str) for answer in asked.get("answers") or []]
-        yield from _entities(where, text, asked, entities, answers, (number, _value(where, asked, "idx", int)))
+        own = _value(where, asked, "idx", int)
+        given = _value(where, asked, "answers", list) if asked.get("answers") is not None else []
+        answers = [_value(where, answer, "text", str) for answer in given]
+        yield from _entities(where, text, asked, entities, answers, (number, own))
 
 
 def _entities(
@@ -379,6 +383,9 @@ def _entities(
         raise UserError(f"{where}: the query {query!r:.60} has no @placeholder for the answer")
     if not entities:
         raise UserError(f"{where}: the passage has no entity, of which one would be the answer")
+    if wrong := [each for each in (*entities, *answers) if not isinstance(each, str)]:
+        raise UserError(f"{where}: {wrong[0]!r:.60} is no entity or answer; expected text")
+    entities, answers = (list(map(readers.whole_characters, each)) for each in (entities, answers))
     for entity in dict.fromkeys(entities):
         label = str(int(entity in answers)) if answers else None
         record = Record(where, text, query.replace("@placeholder", entity), label, f"{numbers[-1]}/{entity}")

@@ -18,7 +18,6 @@ import numpy as np
 
 from bert_jax.config import EncoderConfig, HeadConfig
 from bert_jax.config.finetuning import FinetuneConfig, task_defaults
-from bert_jax.config.heads import HeadKind
 from bert_jax.config.options import from_dict, to_dict, with_options
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.config.tasks import (
@@ -37,21 +36,13 @@ from bert_jax.errors import UserError
 from bert_jax.randomness import Stream, bits
 from bert_jax.tasks import choice, ner, readers, sentences, squad, text
 from bert_jax.tasks.conll import Sentence
-from bert_jax.tasks.glue import GLUE_TASKS
 from bert_jax.tasks.sentences import SentenceFeatures, Sentences
-from bert_jax.tasks.superglue import SUPERGLUE_TASKS
-from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 class TaskFamily(Protocol):
     """A module of tasks. Data and options are of the kinds of its tasks, and examples of a type of its own, with
     `labels`, `has_answers` and a length."""
-
-    @property
-    def MAIN_METRIC(self) -> Mapping[str, str]:
-        """The metric by which runs are compared, by task."""
-        ...
 
     def splits(self, task: str, data: Any) -> tuple[str, ...]:
         """Return those splits of the task that the data has."""
@@ -65,9 +56,11 @@ class TaskFamily(Protocol):
         labels: tuple[str, ...] | None = None,
         given: readers.Given | None = None,
     ) -> Any:
-        """Return the examples of one split; `labels` are the classes in the order of a model's outputs.
+        """Return the examples of one split.
 
-        `given` has the rows of the splits that are in memory. It is only passed if there are any.
+        Args:
+          labels: the classes in the order of a model's outputs; None for the split to train on, which determines them.
+          given: rows of the splits that are in memory, see `readers.rows_of`.
         """
         ...
 
@@ -79,8 +72,12 @@ class TaskFamily(Protocol):
         """Return the head that a model needs."""
         ...
 
+    def metrics(self, examples: Any) -> tuple[str, ...]:
+        """Return the metrics by which runs can be compared on these examples of dev, the usual one first."""
+        ...
+
     def score(self, examples: Any, features: Any, logits: list[np.ndarray]) -> dict[str, float]:
-        """Return the metrics of the scores of every sequence."""
+        """Return the metrics of the scores of every sequence, those of `metrics` and perhaps others."""
         ...
 
     def prediction_names(self, examples: Any, split: str) -> list[str]:
@@ -115,30 +112,21 @@ def family_of(task: str) -> TaskFamily:
     return cast(TaskFamily, importlib.import_module(FAMILIES[task]))
 
 
-def main_metric(task: str, head: HeadConfig) -> str:
-    """Return the name in `score` that selects among runs; in the task text it depends on the kind of the head."""
-    return sentences.MEASURED[head.kind][0] if task == "text" else family_of(task).MAIN_METRIC[task]
+def family_for(task: str, head: HeadConfig, path: str) -> TaskFamily:
+    """Return the module of a task that the model in `path` answers with its head.
 
-
-def head_kinds(task: str, labels: tuple[str, ...]) -> tuple[HeadKind, ...]:
-    """Return the kinds of heads that answer a task with these classes; a text may have one of them, or several."""
-    usual = family_of(task).head(task, labels).kind
-    return (usual, "multilabel") if task == "text" and usual == "classification" else (usual,)
-
-
-_OTHERS = {
-    "ner": ("precision", "recall", "accuracy"),
-    **dict.fromkeys(("squad_v1", "squad_v2"), ("exact_match",)),
-    **{task: spec.metrics[1:] for task, spec in (GLUE_TASKS | SUPERGLUE_TASKS).items()},
-}
-"""Metrics by which runs can be compared in place of the main one, by task."""
-
-
-def selecting_metrics(task: str, head: HeadConfig) -> tuple[str, ...]:
-    """Return the metrics by which runs can be compared, the usual one first."""
-    if task == "text":
-        return sentences.MEASURED[head.kind]
-    return (main_metric(task, head), *_OTHERS.get(task, ()))
+    Raises:
+      UserError: the task needs a head of another kind.
+    """
+    family = family_of(task)
+    usual = family.head(task, head.labels).kind
+    wanted = (usual, "multilabel") if task == "text" and usual == "classification" else (usual,)
+    if head.kind not in wanted:
+        raise UserError(
+            f"{path} has a {head.kind} head, but {task} needs one of {' or '.join(wanted)}; give another model or "
+            "another task"
+        )
+    return family
 
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -356,8 +344,7 @@ class TaskData:
     @property
     def selecting(self) -> tuple[str, ...]:
         """Metrics of the task by which runs can be compared, the usual one first."""
-        dev = self._judged.examples
-        return dev.metrics if isinstance(dev, VectorExamples) else selecting_metrics(self.task, self.head)
+        return self.family.metrics(self._judged.examples)
 
     def scores(self, split: Split, features: Features, logits: list[np.ndarray]) -> dict[str, float]:
         """Return the metrics of a split that has answers, those from outside after those of the task."""
@@ -466,13 +453,13 @@ def read_task(
             f"options.max_length={config.max_length}, but {config.init_from} has "
             f"{model.longest_sequence} positions; set --options.max_length={model.longest_sequence}"
         )
-    family, data, share, folds = family_of(config.task), config.data, 0.0, 0
+    family, data, share = family_of(config.task), config.data, 0.0
     if isinstance(data, TextDataConfig):
-        share, folds = text.dev_share(config.task, data), data.folds
+        share = text.dev_share(config.task, data)
         data = dataclasses.replace(data, dev_share=share)
 
     def read(name: str, labels: tuple[str, ...] | None = None) -> Any:
-        return family.load(config.task, data, name, labels, **({"given": given} if given else {}))
+        return family.load(config.task, data, name, labels, given)
 
     def split(examples: Any) -> Split:
         return Split(examples, family.features(examples, tokenizer, config.options))
@@ -485,49 +472,45 @@ def read_task(
             "read them; take another model, or join the two texts in files of your own"
         )
     present = family.splits(config.task, data)
-    devs = [] if folds else ["dev", *(name for name in present if name.startswith("dev") and name != "dev")]
+    if config.folds and data.dir and "dev" in present:
+        raise UserError(
+            f"data.folds={config.folds} scores every training example, so the dev data of data.dir={data.dir} have no "
+            "use; leave the option out, or name the training examples alone: --data.train=FILE"
+        )
+    devs = [] if config.folds else ["dev", *(name for name in present if name.startswith("dev") and name != "dev")]
     evaluations = {name: split(read(name, labels)) for name in devs}
-    _check_dev(config.data, present, evaluations, len(clean))
+    if evaluations:
+        _check_dev(config.data, present, evaluations["dev"].examples, len(clean))
+    head = _head(config, family, labels)
+    tests = {name: split(read(name, labels)) for name in present if name.startswith("test")}
+    task = TaskData(config.task, family, head, train, evaluations, tests, held_out=share)
+    if not config.folds:
+        return task
+    scored = split(clean) if config.noise.rate else train
+    return dataclasses.replace(task, parts=text.folds(clean, config.folds), clean=scored)
+
+
+def _head(config: FinetuneConfig, family: TaskFamily, labels: tuple[str, ...]) -> HeadConfig:
+    """Return the head that the options ask for; a UserError if there are neither thresholds for all classes nor one."""
     changes: dict[str, Any] = {
         name: getattr(config, name) for name in ("crf", "features", "lstm_size", "train_encoder")
     }
     if isinstance(config.options, SentenceOptions):
         changes["windows"] = config.options.windows
-    if isinstance(data, TextDataConfig) and data.several_labels:
+        if len(given := config.options.thresholds) not in (0, 1, len(labels)):
+            raise UserError(
+                f"options.thresholds has {len(given)} numbers, but the texts have {len(labels)} classes "
+                f"({', '.join(labels):.200}); give one for each in this order, or one for all"
+            )
+    if config.several_labels:
         changes["kind"] = "multilabel"
-        _check_thresholds(config, labels)
     if config.head_dropout is not None:
         changes["dropout"] = config.head_dropout
-    head = dataclasses.replace(family.head(config.task, labels), **changes)
-    tests = {name: split(read(name, labels)) for name in present if name.startswith("test")}
-    task = TaskData(config.task, family, head, train, evaluations, tests, held_out=share)
-    if not folds:
-        return task
-    scored = split(clean) if config.noise.rate else train
-    return dataclasses.replace(task, parts=text.folds(clean, folds), clean=scored)
+    return dataclasses.replace(family.head(config.task, labels), **changes)
 
 
-def _check_thresholds(config: FinetuneConfig, labels: tuple[str, ...]) -> None:
-    """Raise a UserError unless there are as many thresholds as classes, or one for all."""
-    given = config.options.thresholds if isinstance(config.options, SentenceOptions) else ()
-    if len(given) not in (0, 1, len(labels)):
-        raise UserError(
-            f"options.thresholds has {len(given)} numbers, but the texts have {len(labels)} classes "
-            f"({', '.join(labels):.200}); give one for each in this order, or one for all"
-        )
-
-
-def _check_dev(data: TaskDataConfig, present: Sequence[str], evaluations: dict[str, Split], size: int) -> None:
+def _check_dev(data: TaskDataConfig, present: Sequence[str], dev: Any, size: int) -> None:
     """Raise a UserError if there is nothing to choose runs by, `size` being the number of training examples."""
-    folds = data.folds if isinstance(data, TextDataConfig) else 0
-    if folds and data.dir and "dev" in present:
-        raise UserError(
-            f"data.folds={folds} scores every training example, so the dev data of data.dir={data.dir} have no use; "
-            "leave the option out, or name the training examples alone: --data.train=FILE"
-        )
-    if folds:
-        return
-    dev = evaluations["dev"].examples
     if not dev.has_answers:
         raise UserError(
             "the dev set has no labels, so it cannot be used to choose a run; give a labelled one with --data.dev=FILE"

@@ -1,8 +1,8 @@
 """Classification and regression on the user's own sentences, single or in pairs; and plain texts for prediction.
 
 Examples come from TSV, CSV, text files in one directory per class, or rows (readers.py), which are all checked alike.
-A TSV or CSV file begins with a line of column names, unless `text_column` is a number: then it
-has no header, and columns are given by number, from 1. TSV has no quoting; CSV is that of RFC 4180 (readers.py).
+A TSV or CSV file begins with a line of column names, unless `text_column` is a number: then it has no header, and
+columns are given by number, from 1.
 Plain texts are one per line of a .txt file or of standard input, or one per .txt file of a directory.
 """
 
@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,6 @@ from bert_jax.tasks.sentences import head as head
 from bert_jax.tokenization.wordpiece import basic_normalizer, basic_pre_tokenizer
 
 _TEXT, _PAIR, _LABEL = ("text", "sentence", "sentence1"), ("text_pair", "sentence2"), ("label",)
-_SUFFIXES = (".tsv", ".csv", *readers.ROW_ENDINGS)
 _WITHOUT_CLASS = "unsup"  # IMDb's unlabelled reviews, in a directory next to those of its classes
 USUAL_SHARE = 0.1
 """Share of the texts of a training set without a dev set that is held out as one."""
@@ -42,7 +41,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 def file_names(split: str) -> tuple[str, ...]:
     """Return the names that the file (or directory) of a split may have below --data.dir."""
-    return (*(f"{split}{suffix}" for suffix in _SUFFIXES), split)
+    return (*(f"{split}{suffix}" for suffix in readers.TABLE_ENDINGS), split)
 
 
 def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Record]:
@@ -59,16 +58,12 @@ def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Rec
                 "a list of labels for data.several_labels=True"
             )
         return _read_directory(file)
-    if file.suffix in readers.ROW_ENDINGS:
-        return records_of(str(file), readers.file_rows(file), data, split)
-    if file.suffix not in (".tsv", ".csv"):
-        raise UserError(
-            f"{file}: the format of a file is determined by the end of its name, {', '.join(_SUFFIXES)}; or give a "
-            "directory with a directory of .txt files for each class"
-        )
-    text = read_text(file)
-    lines = readers.tsv(text) if file.suffix == ".tsv" else readers.csv(text, file)
-    return records_of(str(file), mappings(file, lines, has_header=not data.text_column.isdecimal()), data, split)
+    rows = readers.table_rows(
+        file,
+        has_header=not data.text_column.isdecimal(),
+        others="a directory with a directory of .txt files for each class",
+    )
+    return records_of(str(file), rows, data, split)
 
 
 def records_of(
@@ -87,7 +82,9 @@ def records_of(
     for where, values in rows:
         columns = columns or _columns(where, values, data, split)
         text, pair, label, weight = columns
-        _check_absent(where, values, (() if pair else _PAIR) + (() if label else (data.label_column or _LABEL[0],)))
+        readers.check_absent(
+            where, values, (() if pair else _PAIR) + (() if label else (data.label_column or _LABEL[0],))
+        )
         records.append(
             Record(
                 where,
@@ -103,22 +100,6 @@ def records_of(
     return records
 
 
-def mappings(file: epath.Path, lines: Iterator[readers.Row], has_header: bool) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield (where, {column: field}) of every line below the header; without one the columns are called 1, 2, 3 …"""
-    header, expected = None, ""
-    for number, fields in lines:
-        if header is None:
-            header = [name.strip() for name in fields] if has_header else [str(i + 1) for i in range(len(fields))]
-            expected = f"line {number} has {len(header)}"
-            if len(set(header)) < len(header):
-                raise UserError(f"{file}, line {number}: two columns have the same name: {', '.join(header)}")
-            if has_header:
-                continue
-        if len(fields) != len(header):
-            raise UserError(f"{file}, line {number}: {len(fields)} columns, {expected} ({', '.join(header)[:200]})")
-        yield f"{file}, line {number}", dict(zip(header, fields, strict=True))
-
-
 def _columns(
     where: str, values: Mapping[str, Any], data: TextDataConfig, split: str
 ) -> tuple[str, str | None, str | None, str | None]:
@@ -128,11 +109,7 @@ def _columns(
     """
     choices = ((data.text_column, _TEXT), (data.pair_column, _PAIR), (data.label_column, _LABEL))
     choices += ((data.weight_column if split == "train" else "", ()),)
-    spelled = {readers.composed_form(name): name for name in values}
-    text, pair, label, weight = (
-        next((spelled[name] for name in ((readers.composed_form(asked),) if asked else usual) if name in spelled), None)
-        for asked, usual in choices
-    )
+    text, pair, label, weight = (readers.column(values, asked, usual) for asked, usual in choices)
     missing = [
         option
         for option, found, asked in (
@@ -144,22 +121,13 @@ def _columns(
         if asked and found is None
     ]
     if missing or text is None:
-        asked = getattr(data, missing[0])
-        wanted = repr(asked) if asked else " or ".join(_TEXT if missing[0] == "text_column" else _LABEL)
-        shown = ", ".join(repr(str(name)[:40]) for name in list(values)[:12])
+        usual = _TEXT if missing[0] == "text_column" else _LABEL
         raise UserError(
-            f"{where}: no column {wanted} among {shown}; name one with --data.{missing[0]} (from Python "
-            f"{missing[0]}=…; a file without a line of column names is read by numbers: --data.text_column=1 "
-            "--data.label_column=2)"
+            readers.no_column(where, values, getattr(data, missing[0]), usual, missing[0])
+            + f" (from Python {missing[0]}=…; a file without a line of column names is read by numbers: "
+            "--data.text_column=1 --data.label_column=2)"
         )
     return text, pair, label, weight
-
-
-def _check_absent(where: str, values: Mapping[str, Any], columns: tuple[str, ...]) -> None:
-    """Raise a UserError about columns that only later rows have, which would be lost silently."""
-    late = [name for name in columns if values.get(name) not in (None, "")]
-    if late:
-        raise UserError(f"{where}: a {late[0]!r}, which the first example lacks; give it to every example or to none")
 
 
 def _label(where: str, value: Any, spelled: Callable[[Any], str]) -> str | None:
@@ -305,10 +273,6 @@ def word_places(text: str) -> list[tuple[int, int]]:
     return [offsets for _, offsets, _ in split.get_splits("original", "char")]
 
 
-MAIN_METRIC = {"text": "accuracy"}
-"""Main metric for classes; numbers have pearson instead."""
-
-
 def splits(task: str, data: TextDataConfig) -> tuple[str, ...]:
     """Return those of train, dev and test that the data has."""
     return readers.file_splits(data, {split: file_names(split) for split in ("train", "dev", "test")})
@@ -409,14 +373,20 @@ def prediction_names(examples: Sentences, split: str) -> list[str]:
     return [f"predictions_{split}.jsonl" if examples.several else f"predictions_{split}.tsv"]
 
 
+def metrics(examples: Sentences) -> tuple[str, ...]:
+    """Return the metrics by which runs can be compared, the usual one first; numbers have others than classes."""
+    return sentences.MEASURED[
+        "multilabel" if examples.several else "classification" if examples.labels else "regression"
+    ]
+
+
 def score(examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return the metrics of `sentences.MEASURED`; where examples have several labels, the threshold of each as well."""
+    """Return the values of `metrics`; where examples have several labels, the threshold of each as well."""
     if examples.several:
         return sentences.several_scores(examples, features, logits)
     found = sentences.predictions(examples, logits)
     assert examples.answers is not None, "has_answers comes first"
-    names = sentences.MEASURED["classification" if examples.labels else "regression"]
-    return {name: sentences.METRICS[name](examples.answers, found) for name in names}
+    return {name: sentences.METRICS[name](examples.answers, found) for name in metrics(examples)}
 
 
 def write_predictions(
@@ -439,19 +409,16 @@ def write_predictions(
         ]
     else:
         rows = [f"{index}\t{float(value)!r}" for index, value in zip(examples.index, found, strict=True)]
-    file = epath.Path(directory) / prediction_names(examples, split)[0]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join(["index\tprediction" + "\tprobability" * bool(examples.labels), *rows]) + "\n")
-    return [str(file)]
+    header = "index\tprediction" + "\tprobability" * bool(examples.labels)
+    return sentences.write_lines(directory, prediction_names(examples, split)[0], [header, *rows])
 
 
 def _write_several(
     examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray], directory: str, split: str
 ) -> list[str]:
     """Write {"index": …, "prediction": [label, …], "probabilities": {label: …}} for each example; return the file."""
-    shares = sentences.probabilities(logits)
-    found = shares >= sentences.thresholds(examples, features, shares)
-    lines = [
+    shares, _, found = sentences.judged(examples, features, logits)
+    lines = (
         json.dumps(
             {
                 "index": index,
@@ -461,11 +428,8 @@ def _write_several(
             ensure_ascii=False,
         )
         for index, row, values in zip(examples.index, found, shares, strict=True)
-    ]
-    file = epath.Path(directory) / prediction_names(examples, split)[0]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join(lines) + "\n")
-    return [str(file)]
+    )
+    return sentences.write_lines(directory, prediction_names(examples, split)[0], lines)
 
 
 def _check_dev(task: str, data: TextDataConfig, split: str) -> None:

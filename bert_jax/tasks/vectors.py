@@ -7,36 +7,31 @@ and cosines; pairs without by how often the positive of an anchor is found among
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
-from etils import epath
 
 from bert_jax.config import HeadConfig
 from bert_jax.config.tasks import VectorDataConfig, VectorOptions
 from bert_jax.config.vectors import CosineRegression, MarginMse, VectorLoss
 from bert_jax.data.sequences import TextFeatures, Uncut
 from bert_jax.errors import UserError
-from bert_jax.files import parsed, read_text
+from bert_jax.files import parsed
 from bert_jax.tasks import readers, sentences
-from bert_jax.tasks.text import mappings
 from bert_jax.tokenization.tokenizer import Tokenizer, join
 
 ANCHOR = ("anchor", "query", "question", "sentence1", "sentence", "text")
 POSITIVE = ("positive", "answer", "document", "passage", "sentence2", "text_pair")
 NEGATIVE = "negative"
 SCORE = ("score", "similarity", "label")
-_SUFFIXES = (".tsv", ".csv", *readers.ROW_ENDINGS)
 _BLOCK = 1024  # anchors that are compared with all positives at once
 DEPTH = 10  # places in which a positive counts as found
 LARGEST = 1e30  # score; the squares of differences are float32
 
 METRICS = ("spearman", "pearson"), (f"mrr@{DEPTH}", "accuracy@1")
 """Metrics of pairs with scores and of pairs without, the main one first."""
-MAIN_METRIC = {"vectors": METRICS[0][0]}
-"""Main metric of pairs with scores; see `VectorExamples.metrics`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,11 +58,6 @@ class VectorExamples:
         """Whether each pair has one score."""
         return self.scores is not None and self.scores.ndim == 1
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics by which runs can be compared on these examples, the usual one first."""
-        return METRICS[0] if self.rated else METRICS[1]
-
     def __len__(self) -> int:
         return len(self.texts[0])
 
@@ -82,15 +72,11 @@ class _Columns:
     @classmethod
     def of(cls, where: str, values: Mapping[str, Any], data: VectorDataConfig, split: str) -> "_Columns":
         """Return those that the options name, or of the usual names those that the first example has."""
-        spelled = {readers.composed_form(str(name)): name for name in values}
 
         def found(asked: str, usual: tuple[str, ...], option: str, needed: bool) -> str | None:
-            names = (readers.composed_form(asked),) if asked else usual
-            name = next((spelled[each] for each in names if each in spelled), None)
+            name = readers.column(values, asked, usual)
             if name is None and (needed or asked):
-                shown = ", ".join(repr(str(each)[:40]) for each in list(values)[:12])
-                wanted = repr(asked) if asked else " or ".join(usual)
-                raise UserError(f"{where}: no column {wanted} among {shown}; name one with --data.{option}")
+                raise UserError(readers.no_column(where, values, asked, usual, option))
             return name
 
         anchor = found(data.anchor_column, ANCHOR, "anchor_column", True)
@@ -98,7 +84,7 @@ class _Columns:
         asked = [name.strip() for name in data.negative_columns.split(",") if name.strip()]
         negatives = [found(name, (), "negative_columns", True) for name in asked]
         if not asked:
-            negatives = [spelled[name] for name in spelled if name.startswith(NEGATIVE)]
+            negatives = [name for name in values if str(name).startswith(NEGATIVE)]
         if negatives and positive is None:
             raise UserError(
                 f"{where}: a {negatives[0]!r} but no column {' or '.join(POSITIVE)}; name one with "
@@ -112,15 +98,12 @@ class _Columns:
         watched = [*(POSITIVE if len(self.texts) == 1 else ()), *(() if self.score else SCORE)]
         if not data.negative_columns:
             watched += [name for name in values if str(name).startswith(NEGATIVE) and name not in self.texts]
-        if late := [name for name in watched if values.get(name) not in (None, "")]:
-            raise UserError(
-                f"{where}: a {late[0]!r}, which the first example lacks; give it to every example or to none"
-            )
+        readers.check_absent(where, values, watched)
 
 
 def file_names(split: str) -> tuple[str, ...]:
     """Return the names that the file of a split may have below --data.dir."""
-    return tuple(f"{split}{suffix}" for suffix in _SUFFIXES)
+    return tuple(f"{split}{suffix}" for suffix in readers.TABLE_ENDINGS)
 
 
 def splits(task: str, data: VectorDataConfig) -> tuple[str, ...]:
@@ -197,21 +180,12 @@ def _check_alike(texts: list[list[str]], scores: list[float | list[float]], wher
         )
 
 
-def _rows(data: VectorDataConfig, split: str, given: readers.Given | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (where, mapping from column to value) of every example of a split."""
-    found = readers.rows_of(data, split, given, _columns_of_row)
-    if found is not None:
-        yield from found[1]
-        return
+def _rows(data: VectorDataConfig, split: str, given: readers.Given | None) -> readers.Rows:
+    """Return the rows of a split."""
+    if (found := readers.rows_of(data, split, given, _columns_of_row)) is not None:
+        return found[1]
     file = readers.find_file(data, split, file_names(split))
-    if file.suffix not in _SUFFIXES or file.is_dir():
-        raise UserError(f"{file}: the format of a file is determined by the end of its name, {', '.join(_SUFFIXES)}")
-    if file.suffix in readers.ROW_ENDINGS:
-        yield from readers.file_rows(file)
-        return
-    text = read_text(file)
-    lines = readers.tsv(text) if file.suffix == ".tsv" else readers.csv(text, file)
-    yield from mappings(file, lines, has_header=not data.anchor_column.isdecimal())
+    return readers.table_rows(file, has_header=not data.anchor_column.isdecimal())
 
 
 def _columns_of_row(where: str, row: Any) -> dict[str, Any]:
@@ -402,6 +376,11 @@ def ranks(vectors: Sequence[np.ndarray], numbers: np.ndarray) -> np.ndarray:
     return found
 
 
+def metrics(examples: VectorExamples) -> tuple[str, ...]:
+    """Return the metrics by which runs can be compared on these examples, the usual one first."""
+    return METRICS[0] if examples.rated else METRICS[1]
+
+
 def score(examples: VectorExamples, features: TextFeatures, logits: Sequence[np.ndarray]) -> dict[str, float]:
     """Return spearman and pearson of cosines and scores, or of pairs without mrr@10 and accuracy@1.
 
@@ -432,8 +411,5 @@ def write_predictions(
     }
     if not examples.rated:
         columns["place"] = map(str, ranks(logits, features.numbers))
-    file = epath.Path(directory) / prediction_names(examples, split)[0]
-    file.parent.mkdir(parents=True, exist_ok=True)
     rows = ["\t".join(columns), *map("\t".join, zip(*columns.values(), strict=True))]
-    file.write_text("\n".join(rows) + "\n")
-    return [str(file)]
+    return sentences.write_lines(directory, prediction_names(examples, split)[0], rows)

@@ -168,7 +168,7 @@ WRONG = {
     "three texts": ([(("a", "b", "c"), "x")], r"train\[0\] has 3 texts"),
     "no text": ([("a", "x"), (3, "y")], r"train\[1\]: 'text' is 3, not text"),
     "an empty text": ([("a", "x"), (" ", "y")], r"train\[1\]: the text in column 'text' is empty"),
-    "a pair later": ([("a", "x"), (("b", "c"), "y")], r"train\[1\]: a 'text_pair', which the first example lacks"),
+    "a pair later": ([("a", "x"), (("b", "c"), "y")], r"train\[1\] has 'text_pair', which the first example lacks"),
     "a single text later": ([(("a", "b"), "x"), ("c", "y")], r"train\[1\]: 'text_pair' is missing"),
     "no label": ([("a", "x"), ("b", None)], r"train\[1\]: the label is missing"),
     "floats": (
@@ -634,7 +634,7 @@ def test_learned_and_predicted_alike_on_every_road(case, pretrained, tmp_path, m
     for file, count, seed in ((train, 240, 0), (dev, 30, 1)):
         file.write_text(make_file(np.random.default_rng(seed), count))
     made, make = [], loop.make_programs
-    monkeypatch.setattr(loop, "make_programs", lambda *args, **rest: made.append(make(*args, **rest)) or made[-1])
+    monkeypatch.setattr(loop, "make_programs", lambda *args, **given: made.append(make(*args, **given)) or made[-1])
     files = {"train": train, "dev": dev}
     config = task_config(task, pretrained / "pretrained", work, files, **FAST | changes)
     results = finetune(config).results

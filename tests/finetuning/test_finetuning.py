@@ -421,7 +421,7 @@ def test_shared_rows_are_as_long_as_model_and_teacher_can_read():
             network = BertForTask(dataclasses.replace(model, max_position_embeddings=positions), head)
             params = jax.device_put(random_params(network), sharding.replicated(mesh))
             teacher = Teacher(network, params, "fingerprint")
-        programs = make_programs(config, model, head, mesh, teacher)
+        programs = make_programs(config, model, head, mesh, teacher=teacher)
         found.append(training_batches(config, features, programs, batch_size=8, seed=0).length)
     assert found == [18, 18, 12]
 

@@ -74,7 +74,7 @@ def losses(mesh, micro_batches):
     arrays = random_params(model, 3)
     where = sharding.shardings(mesh, entries(model.parameters, arrays))
     teacher = Teacher(model, jax.device_put(arrays, where), "fingerprint")
-    programs = make_programs(config, MODEL, head, mesh, teacher)
+    programs = make_programs(config, MODEL, head, mesh, teacher=teacher)
     state, found = programs.fresh_state(np.uint32(0)), []
     rate, seed = (sharding.on_every_device(mesh, value) for value in (np.float32(1e-3), np.uint32(0)))
     for step in range(2):

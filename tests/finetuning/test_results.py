@@ -139,11 +139,12 @@ def test_a_tenth_is_held_out_where_that_is_enough(pretrained):
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, stratified=True))
     said = "10 of 100 training examples are held out (data.dev_share=0.1, the same share of every class;"
     assert said in loop._held_out(config, task)
+    several = dataclasses.replace(task, head=HeadConfig(kind="multilabel", labels=task.head.labels))
+    assert "(data.dev_share=0.1; equal texts" in loop._held_out(config, several)  # sets of labels are too many
     with pytest.raises(UserError, match="a tenth of 90 training examples is too few .*dev_share=0.3 .*--data.folds=5"):
         read_task(config, MODEL, tokenizer, {"train": rows[:90]})
     asked = dataclasses.replace(config, data=TextDataConfig(train="a", dev_share=0.2))
     assert len(read_task(asked, MODEL, tokenizer, {"train": rows[:20]}).evaluations["dev"].examples) == 4
-    (pretrained / "here").mkdir(exist_ok=True)
     with pytest.raises(UserError, match="data.folds=2 scores every training example, so the dev data of data.dir="):
         read_task(
             run_config(pretrained, "w", data=TextDataConfig(dir=str(pretrained / "data"), folds=2)), MODEL, tokenizer

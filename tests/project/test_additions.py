@@ -153,12 +153,11 @@ EDITS = {  # row of the table → file → the text of a new one, or what is rep
             "from bert_jax.files import read_text\n"
             "from bert_jax.tasks import readers, sentences\n"
             "from bert_jax.tasks.sentences import Record\n"
-            "from bert_jax.tasks.text import features, head, prediction_names, score, write_predictions\n\n"
-            'MAIN_METRIC = {"marked": "accuracy"}\n\n\n'
+            "from bert_jax.tasks.text import features, head, metrics, prediction_names, score, write_predictions\n\n\n"
             "def splits(task, data):\n"
             '    names = {split: (f"{split}.txt",) for split in ("train", "dev", "test")}\n'
             "    return readers.file_splits(data, names)\n\n\n"
-            "def load(task, data, split, labels=None):\n"
+            "def load(task, data, split, labels=None, given=None):\n"
             '    file = readers.find_file(data, split, (f"{split}.txt",))\n'
             "    records = []\n"
             "    for number, line in readers.lines(read_text(file)):\n"

@@ -400,7 +400,6 @@ NAMES = {name for name in vars(TaskFamily) if not name.startswith("_")}
 @pytest.mark.parametrize("task", FAMILIES)
 def test_a_family_has_every_name_with_the_arguments_in_their_order(task):
     module = family_of(task)
-    assert task in module.MAIN_METRIC
-    for name in NAMES - {"MAIN_METRIC"}:
+    for name in NAMES:
         wanted = list(inspect.signature(getattr(TaskFamily, name)).parameters)[1:]
         assert list(inspect.signature(getattr(module, name)).parameters)[: len(wanted)] == wanted, name

@@ -212,11 +212,34 @@ WSC, RECORD = ROWS["wsc"], ROWS["record"]
          RECORD | {"passage": {"text": NEWS, "entities": [{"start": 0, "end": 99}]}}),
         ("has no @placeholder", "record", RECORD | {"qas": [{"query": "Who?", "idx": 1, "answers": []}]}),
         ("the passage has no entity", "record", RECORD | {"passage": {"text": NEWS, "entities": []}}),
+        ("'idx' is missing; expected an object", "multirc", {"paragraph": "p", "question": "q", "answer": "a"}),
+        ("'idx' is 3; expected an object", "record", {"passage": "p", "query": "q", "idx": 3}),
+        ("3 is no entity or answer; expected text", "record",
+         {"passage": "p", "query": "@placeholder", "entities": [3], "answers": [], "idx": {"passage": 0, "query": 0}}),
+        ("'idx' is missing", "record", RECORD | {"qas": ["Who?"]}),
     ],
 )  # fmt: skip
 def test_a_broken_row_is_refused_by_its_line(message, task, row, tmp_path):
     with pytest.raises(UserError, match=message):
         load(tmp_path, task, row)
+
+
+def test_half_characters_are_replaced(tmp_path):
+    """JSON can spell them, but no tokenizer and no file of predictions takes them."""
+    examples = load(tmp_path, "boolq", ROWS["boolq"] | {"passage": "Rain \ud800"})
+    assert examples.first == ["Rain \ufffd"]
+    flat = {"passage": "Bob", "query": "@placeholder?", "entities": ["Bob\ud800"], "answers": ["Bob\ud800"]}
+    examples = load(tmp_path, "record", flat | {"idx": {"passage": 0, "query": 1}})
+    (file,) = superglue.write_predictions(examples, None, logits_of([1]), str(tmp_path), "dev")
+    assert json.loads(pathlib.Path(file).read_text("utf-8"))["label"] == "Bob\ufffd" and examples.answers.tolist() == [
+        1
+    ]
+
+
+def test_a_file_of_another_format_is_refused(tmp_path):
+    (tmp_path / "train.tsv").write_text("passage\tquestion\n")
+    with pytest.raises(UserError, match="determined by the end of its name, .jsonl, .parquet, .arrow, .feather"):
+        superglue.load("boolq", TaskDataConfig(train=str(tmp_path / "train.tsv")), "train")
 
 
 def test_classes_of_another_task_are_refused(tmp_path):

@@ -216,7 +216,7 @@ def test_csv_reads_what_python_writes(table):
         (
             "train.jsonl",
             '{"text": "a", "label": 0}\n{"text": "b", "text_pair": "c", "label": 1}',
-            "train.jsonl, line 2: a 'text_pair', which the first example lacks",
+            "train.jsonl, line 2 has 'text_pair', which the first example lacks",
         ),
         ("train.jsonl", '{"text": "a"}', "line 1: no column label among 'text'; name one with --data.label_column"),
     ],
@@ -264,13 +264,13 @@ def test_what_only_later_lines_have_is_not_lost(tmp_path):
     examples = load(tmp_path, "test", ("x", "y"))
     assert (examples.first, examples.second, examples.has_answers) == (["a", "b"], None, False)
     for more, message in (
-        ('{"text": "c", "label": "x"}', "a 'label'"),
-        ('{"text": "c", "sentence2": "d"}', "a 'sentence2'"),
+        ('{"text": "c", "label": "x"}', "'label'"),
+        ('{"text": "c", "sentence2": "d"}', "'sentence2'"),
     ):
         write(tmp_path, "test.jsonl", lines + more)
-        fails(f"test.jsonl, line 3: {message}, which the first example lacks", tmp_path, "test", ("x", "y"))
+        fails(f"test.jsonl, line 3 has {message}, which the first example lacks", tmp_path, "test", ("x", "y"))
     write(tmp_path, "test.jsonl", '{"text": "a"}\n{"text": "b", "stars": 3}')
-    fails("line 2: a 'stars'", tmp_path, "test", ("x", "y"), label_column="stars")
+    fails("line 2 has 'stars'", tmp_path, "test", ("x", "y"), label_column="stars")
 
 
 def test_bad_requests(tmp_path):
@@ -300,7 +300,7 @@ def test_scores_features_and_predictions(tmp_path):
         "macro_f1": pytest.approx((2 / 3 + 4 / 5) / 2),
         "balanced_accuracy": 0.75,
     }
-    assert task_data.main_metric("text", text.head("text", examples.labels)) == "accuracy"
+    assert text.metrics(examples) == tuple(scores) and text.metrics(examples)[0] == "accuracy"
     (file,) = text.write_predictions(examples, features, logits, str(tmp_path / "out"), "dev")
     lines = pathlib.Path(file).read_text().split("\n")
     assert lines[:3] == ["index\tprediction\tprobability", "0\tpos\t0.7311", "1\tneg\t0.7500"]
@@ -309,7 +309,7 @@ def test_scores_features_and_predictions(tmp_path):
     logits = [np.float32(0.5), np.float32(1), np.float32(2)]
     scores = text.score(examples, features, logits)
     assert scores == {"pearson": pytest.approx(1), "spearman": pytest.approx(1)}
-    assert task_data.main_metric("text", text.head("text", ())) == "pearson"
+    assert text.metrics(examples) == tuple(scores) and text.metrics(examples)[0] == "pearson"
     (file,) = text.write_predictions(examples, features, logits, str(tmp_path), "test")
     assert pathlib.Path(file).read_text() == "index\tprediction\n0\t0.5\n1\t1.0\n2\t2.0\n"
 
@@ -543,7 +543,7 @@ def test_the_tfds_road(monkeypatch):
     with pytest.raises(UserError, match="imdb_reviews, split test, example 2: the text in column 'text' is empty"):
         text.load("text", data, "dev", train.labels)
     examples[:] = [{"text": "x", "label": "pos"}, {"text": "y", "label": "neg", "sentence2": "z"}]
-    message = "imdb_reviews, split test, example 1: a 'sentence2', which the first example lacks"
+    message = "imdb_reviews, split test, example 1 has 'sentence2', which the first example lacks"
     with pytest.raises(UserError, match=message):
         text.load("text", data, "dev", train.labels)
     examples[:] = [{"text": "x", "label": None}]

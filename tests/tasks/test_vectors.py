@@ -47,9 +47,9 @@ def features(examples, **options):
 def test_columns_are_found_by_their_names(tmp_path):
     pairs = load(tmp_path, "pairs.tsv", PAIRS)
     assert pairs.texts == [["a cat", "the bird"], ["a dog", "a house"], ["the", "on"], ["in", "mat"]]
-    assert pairs.scores is None and pairs.metrics[0] == "mrr@10" and pairs.index == ["0", "1"]
+    assert pairs.scores is None and vectors.metrics(pairs)[0] == "mrr@10" and pairs.index == ["0", "1"]
     scored = load(tmp_path, "scored.csv", SCORED.replace("\t", ","))
-    assert scored.scores.tolist() == [4.5, 0.5] and scored.metrics[0] == "spearman"
+    assert scored.scores.tolist() == [4.5, 0.5] and vectors.metrics(scored)[0] == "spearman"
     chosen = load(tmp_path, "scored.tsv", SCORED, lowest_score=4.0)
     assert (chosen.texts, chosen.scores, chosen.index) == ([["a cat"], ["a dog"]], None, ["0"])
     assert load(tmp_path, "taught.jsonl", TAUGHT).scores.tolist() == [[3, -1]]
@@ -118,13 +118,13 @@ BAD = [
         "a.jsonl",
         '{"query": "a"}\n{"query": "a", "answer": "b"}',
         {},
-        "line 2: a 'answer', which the first example lacks",
+        "line 2 has 'answer', which the first example lacks",
     ),
     (
         "a.jsonl",
         '{"query": "a", "answer": "b"}\n{"query": "a", "answer": "b", "score": 1}',
         {},
-        "line 2: a 'score', which",
+        "line 2 has 'score', which",
     ),
     ("a.jsonl", '{"query": "a", "answer": "b", "score": [1, "x"]}', {}, "the score .*is neither a number nor a list"),
     ("a.jsonl", '{"query": "a", "answer": "b", "score": 1e999}', {}, "the score inf is neither"),

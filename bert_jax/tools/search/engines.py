@@ -1,6 +1,6 @@
 """Ways to find documents: exactly on the device, by FAISS, and by the words that they share with the query (BM25).
 
-Vectors come in blocks, of which one is in memory at a time; FAISS keeps all of them. whatever finds them, the best
+Vectors come in blocks, of which one is in memory at a time; FAISS keeps all of them. Whatever finds them, the best
 comes first and, of equal scores, the document that stands first in the corpus.
 """
 
@@ -94,11 +94,11 @@ def _by_faiss(options: Engine, blocks: Sequence[np.ndarray]) -> Find:
         index.hnsw.efConstruction = options.build_width
     elif isinstance(options, FaissIvf):
         usual = max(1, min(4 * math.isqrt(count), count // TRAINING_VECTORS))
-        lists = min(options.lists or usual, count)
-        index = faiss.IndexIVFFlat(flat, width, lists, faiss.METRIC_INNER_PRODUCT)
-        step = max(1, count // (256 * lists))  # FAISS itself would draw no more than 256 vectors per cluster
+        clusters = min(options.lists or usual, count)
+        index = faiss.IndexIVFFlat(flat, width, clusters, faiss.METRIC_INNER_PRODUCT)
+        step = max(1, count // (256 * clusters))  # FAISS itself would draw no more than 256 vectors per cluster
         index.train(np.concatenate([_plain(block[::step]) for block in blocks]))
-        index.nprobe = min(options.probes, lists)
+        index.nprobe = min(options.probes, clusters)
     for block in blocks:
         index.add(_plain(block))
 
@@ -119,7 +119,7 @@ def _plain(vectors: np.ndarray) -> np.ndarray:
 
 def need_bm25() -> None:
     """Raise a UserError if the library of BM25 is not installed."""
-    need_extra("bm25s", EXTRA, "BM25", "--bm25=False leaves it out")
+    need_extra("bm25s", EXTRA, "BM25", "--bm25=False with --queries, or --show=vectors with QUERY, does without it")
 
 
 class WordIndex:

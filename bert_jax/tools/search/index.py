@@ -33,7 +33,8 @@ from bert_jax.tools.search import beir, engines
 from bert_jax.tools.search.beir import Document
 
 RECORD, UNFINISHED, OWNER = "index.json", "unfinished.json", "owner.json"
-DOCUMENTS, OFFSETS, IDS, VECTORS = "documents.jsonl", "offsets.npy", "ids.npy", "vectors"
+CORPUS = DOCUMENTS, OFFSETS, IDS = "documents.jsonl", "offsets.npy", "ids.npy"
+VECTORS = "vectors"
 VERSION = 1
 BATCHES = 64
 """Number of batches of documents between two movements of the bar."""
@@ -370,7 +371,7 @@ def _taken(output: pathlib.Path) -> Iterator[None]:
         raise UserError(f"output={output} cannot be written: {error.strerror or error}; give it more space") from None
     finally:
         owner.release()
-        for name in (DOCUMENTS, OFFSETS, IDS):
+        for name in CORPUS:
             (output / f"{name}.partial").unlink(missing_ok=True)
         for each in made:
             if any(each.iterdir()):
@@ -438,7 +439,6 @@ class _Corpus:
 
     count: int
     fingerprint: str
-    names: tuple[str, ...] = (DOCUMENTS, OFFSETS, IDS)
 
     @classmethod
     def written(cls, file: str, config: IndexConfig, output: pathlib.Path) -> "_Corpus":
@@ -476,7 +476,7 @@ class _Corpus:
         return cls(len(ids), digest.hexdigest())
 
     def keep(self, output: pathlib.Path) -> None:
-        for name in self.names:
+        for name in CORPUS:
             os.replace(output / f"{name}.partial", output / name)
 
 

@@ -158,15 +158,15 @@ def hybrid(found: Iterable[engines.Found], most: int) -> engines.Found:
 
 def _reranked(index: SearchIndex, reranker: Reranker, queries: Sequence[str], found: Lists, most: int) -> Lists:
     """Return the best documents of each query in the order of a model that reads them with it."""
-    ways: Lists = []
+    sorted_again: Lists = []
     for query, (_, numbers) in track(zip(queries, found, strict=True), "queries read again", len(queries)):
         chosen = numbers[:most]
         scores = (
             reranker.scores(query, [each.whole for each in index.documents(chosen)]) if len(chosen) else np.zeros(0)
         )
         order = np.argsort(-scores, kind="stable")
-        ways.append((scores[order], chosen[order]))
-    return ways
+        sorted_again.append((scores[order], chosen[order]))
+    return sorted_again
 
 
 def named(index: SearchIndex, queries: Mapping[str, str], found: Lists) -> dict[str, dict[str, float]]:
@@ -181,8 +181,8 @@ def _answer(index: SearchIndex, query: str, config: SearchConfig) -> list[Hit]:
     """Print and return the best documents of one query."""
     depth = max(config.top, config.rerank_top if config.rerank else 0, DEPTH if config.show == "hybrid" else 0)
     way, ((scores, numbers),) = [*_ways(index, [query], config, depth).items()][-1]
-    numbers = numbers[: config.top]
-    hits = [Hit(score, *each) for score, each in zip(scores.tolist(), index.documents(numbers), strict=False)]
+    found = zip(scores[: config.top].tolist(), index.documents(numbers[: config.top]), strict=True)
+    hits = [Hit(score, *document) for score, document in found]
     if not hits:
         print(f"no document of {index.path} has a word of the query")
         return hits
