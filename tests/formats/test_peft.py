@@ -5,6 +5,7 @@ The oracle is PEFT's own (oracles/make_peft_oracle.py). The live test needs a Py
     BERT_JAX_PEER=peer/bin/python python -m pytest tests/formats/test_peft.py
 """
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -20,7 +21,7 @@ from peer_outputs import ORACLES, outputs_in_order, run_with_peer
 from pretrained_model import every_array
 from processes import SECONDS
 
-from bert_jax.config import HeadConfig
+from bert_jax.config import EmbeddingConfig, HeadConfig
 from bert_jax.config.finetuning import LoraConfig
 from bert_jax.config.options import to_dict
 from bert_jax.errors import UserError
@@ -122,7 +123,8 @@ def test_what_is_written_is_what_is_read_of_every_type(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("head", "task"), [("regression", "SEQ_CLS"), ("tagging", "TOKEN_CLS"), ("span", "QUESTION_ANS"), ("choice", None)]
+    ("head", "task"),
+    [("regression", "SEQ_CLS"), ("multilabel", "SEQ_CLS"), ("tagging", "TOKEN_CLS"), ("span", "QUESTION_ANS"), ("choice", None)],
 )
 def test_the_heads_of_all_tasks_are_written(head, task, tmp_path):
     stored = make("bert", head)
@@ -135,6 +137,24 @@ def test_the_heads_of_all_tasks_are_written(head, task, tmp_path):
     told = json.loads((place / "adapter_config.json").read_text())
     own = {"span": ["qa_outputs"], "tagging": ["classifier"]}.get(head, ["bert.pooler.dense", "classifier"])
     assert (told["task_type"], told["modules_to_save"]) == (task, own)
+
+
+def test_vectors_have_an_adapter_without_a_head(tmp_path):
+    """Its names are those of a bare encoder, and how the model makes vectors goes with it."""
+    embedding = EmbeddingConfig(pooling="max", normalize=True, max_length=9)
+    stored = make("bert", "encoder")
+    adapters = Adapters(BertForTask(stored.model, HeadConfig(kind="vectors"), embedding=embedding), LORA)
+    learned = {path: np.ones(entry.shape, np.float32) for path, entry in adapters.parameters.items()}
+    place = write(tmp_path, dataclasses.replace(stored, embedding=embedding), learned, adapters)
+    told = json.loads((place / "adapter_config.json").read_text())
+    assert (told["task_type"], told["modules_to_save"]) == ("FEATURE_EXTRACTION", None)
+    assert told["target_modules"][0].startswith("encoder.layer.0.attention.self.")
+    merged = with_adapter(stored, place)
+    assert (merged.head, merged.embedding) == (None, embedding)
+    before, after = every_array(stored), every_array(merged)
+    assert {path for path in before if not np.array_equal(before[path], after[path])} == {*adapters.targets}
+    path = "encoder/attention/query/kernel"
+    np.testing.assert_allclose(after[path], before[path] + 1.5 * LORA.rank, rtol=1e-6, atol=1e-6)
 
 
 def test_matrices_that_are_no_linear_layers_there_are_not_written(tmp_path):

@@ -83,7 +83,7 @@ def make(name: str, key: str, **options) -> StoredModel:
     config = variant(**{**SIZES, **FORMS[name], **options, "vocab_size": tokenizer.vocab_size})
     if key in PARTS:
         return stored_model(config, PARTS[key], tokenizer=tokenizer)
-    head = HeadConfig(kind=key, labels=LABELS if key in ("classification", "tagging") else ())
+    head = HeadConfig(kind=key, labels=LABELS if key in ("classification", "multilabel", "tagging") else ())
     return stored_model(config, None, head, tokenizer)
 
 
