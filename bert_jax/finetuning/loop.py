@@ -171,7 +171,7 @@ def _set(values: dict[str, Any], name: str, value: Any) -> None:
             raise UserError(f"{name} takes a dict of its options ({', '.join(values[name])}), not {value!r:.60}")
         if isinstance(value, dict):
             value = values[name] | {key: _listed(values[name].get(key), each) for key, each in value.items()}
-        values[name] = value
+        values[name] = _listed(values[name], value)
         return
     known = dotted_names(FinetuneConfig)
     found = [name] if name in known else [full for full in known if full.endswith(f".{name}")]

@@ -378,7 +378,8 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 def ranks(vectors: Sequence[np.ndarray], numbers: np.ndarray) -> np.ndarray:
     """Return int64 [E]: the place, from 1, of the positive of each anchor among the different positives of all.
 
-    Other positives of an equal anchor are left out. Of equal cosines, the positive has the last place.
+    Other positives of an equal anchor are left out. Of equal cosines, and of those that are no numbers, the positive
+    has the last place.
 
     Args:
       vectors: [K, H] of each example, the anchor and the positive first.
@@ -398,7 +399,7 @@ def ranks(vectors: Sequence[np.ndarray], numbers: np.ndarray) -> np.ndarray:
         right = scores[rows, own[block]]
         for row, anchor in enumerate(numbers[block, 0].tolist()):
             scores[row, also[anchor]] = -np.inf
-        found[block] = 1 + np.sum(scores >= right[:, None], axis=1)
+        found[block] = 1 + np.sum(~(scores < right[:, None]), axis=1)
     return found
 
 

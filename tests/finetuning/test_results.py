@@ -267,6 +267,7 @@ def test_collapse_of_answers_in_windows(best, metrics, message):
         ("classification", np.array([0, 1, 1, 0]), [[1, 0], [0, 1], [0, 1], [1, 0]], float("nan"), "loss"),
         ("regression", np.array([0.0, 5.0, 2.0]), [0.1, 4.0, 2.0], 0.2, None),
         ("regression", np.array([0.0, 5.0, 2.0]), [2.3, 2.3, 2.3], 0.2, "every prediction is 2.300"),
+        ("regression", np.array([0.0, 5.0, 2.0]), [2.3, float("nan"), 1.0], 0.2, "1 of 3 answers on dev are not num"),
         ("choice", np.array([2, 1]), [[0, 0, 1], [0, 0, 1]], 0.2, "candidate 2"),
         ("tagging", [np.array([-1, 0, 1, -1])] * 2, [np.eye(4, 2)[[1, 0, 0, 1]]] * 2, 0.2, "every prediction is 'no'"),
     ],

@@ -273,6 +273,8 @@ def test_places_of_positives_are_those_of_sorted_lists(tmp_path):
         assert ordered.index(own) + 1 == place
     same = vectors.ranks([np.ones((2, 4), np.float32)] * 3, np.array([[0, 3], [1, 4], [2, 5]]))
     assert same.tolist() == [3, 3, 3]  # a model that ignores its input finds nothing
+    broken = vectors.ranks([np.full((2, 4), np.nan, np.float32)] * 3, np.array([[0, 3], [1, 4], [2, 5]]))
+    assert (broken >= 3).all()  # nor does one that has diverged
 
 
 def test_metrics(tmp_path):
