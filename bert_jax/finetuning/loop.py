@@ -188,7 +188,7 @@ def _listed(before: Any, value: Any) -> Any:
     """Return the value of an option that holds several: of a dict NAME=VALUE each, of a text what is between commas."""
     if isinstance(before, list) and isinstance(value, Mapping):
         return [f"{name}={each}" for name, each in value.items()]
-    return value.split(",") if isinstance(before, list) and isinstance(value, str) else value
+    return [*filter(None, value.split(","))] if isinstance(before, list) and isinstance(value, str) else value
 
 
 def _is_there(values: Mapping[str, Any], name: str) -> bool:

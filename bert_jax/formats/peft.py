@@ -363,9 +363,10 @@ def write_adapter(
         ours = path.removesuffix(f"/{FACTORS[0]}")
         if ours not in modules:
             raise UserError(f"PEFT adapts linear layers, which {ours} is none of in transformers' {kind.family}")
+        theirs = f"{modules[ours].removeprefix(bare)}.weight"
         first, second = (
             dataclasses.replace(
-                place_of(parameters[f"{ours}/{key}"], f"{modules[ours].removeprefix(bare)}.weight", outputs_first=True, group=group),
+                place_of(parameters[f"{ours}/{key}"], theirs, outputs_first=True, group=group),
                 adjacent=key == FACTORS[1] and ours in kind.adjacent,
             )
             for key in FACTORS

@@ -321,6 +321,7 @@ class PretrainedModel:
                 "params": fingerprint(self._parameters.current()),
                 "tokenizer": self.need_tokenizer().fingerprint,
                 "lowercase": self.embedding.lowercase,
+                "prompts": [self.embedding.query_prompt, self.embedding.document_prompt],
             }
         )
 

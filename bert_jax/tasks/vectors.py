@@ -281,6 +281,7 @@ def features(examples: VectorExamples, tokenizer: Tokenizer, options: VectorOpti
     columns, scores = examples.texts, examples.scores
     if examples.split == "train":
         scores = _fitting_scores(examples, options.loss)
+        _check_differences(columns, scores, options.loss)
         columns = columns * 2 if len(columns) == 1 else columns
     numbers: dict[str, int] = {}
     for text in (text for column in columns for text in column):
@@ -353,6 +354,20 @@ def _fitting_scores(examples: VectorExamples, loss: VectorLoss) -> np.ndarray | 
             f"examples have {_shape(texts, scores)}"
         )
     return scores
+
+
+def _check_differences(columns: Sequence[Sequence[str]], scores: np.ndarray | None, loss: VectorLoss) -> None:
+    """Raise a UserError if a loss that compares examples finds all of them alike, and would teach nothing."""
+    if loss.in_batch and len(columns) < 3 and len(set(columns[-1])) < 2:
+        raise UserError(
+            f"options.loss.name={loss.name} tells texts from those of other examples, but all training examples have "
+            f"the text {columns[-1][0]!r:.60}: there is nothing to learn"
+        )
+    if loss.compares_examples and scores is not None and not np.ptp(scores):
+        raise UserError(
+            f"options.loss.name={loss.name} learns the order of scores, but all training examples have the score "
+            f"{scores[0]:g}: there is nothing to learn"
+        )
 
 
 def _shape(texts: int, scores: np.ndarray) -> str:

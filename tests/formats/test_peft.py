@@ -124,7 +124,13 @@ def test_what_is_written_is_what_is_read_of_every_type(name, tmp_path):
 
 @pytest.mark.parametrize(
     ("head", "task"),
-    [("regression", "SEQ_CLS"), ("multilabel", "SEQ_CLS"), ("tagging", "TOKEN_CLS"), ("span", "QUESTION_ANS"), ("choice", None)],
+    [
+        ("regression", "SEQ_CLS"),
+        ("multilabel", "SEQ_CLS"),
+        ("tagging", "TOKEN_CLS"),
+        ("span", "QUESTION_ANS"),
+        ("choice", None),
+    ],
 )
 def test_the_heads_of_all_tasks_are_written(head, task, tmp_path):
     stored = make("bert", head)
