@@ -283,7 +283,7 @@ def out_of_fold(path: epath.Path, tuning: Tuning, chosen: dict[str, Any]) -> dic
         for part in range(chosen["folds"]):
             numbers = np.flatnonzero(parts == part)
             name = chosen["run"].removesuffix(f"_fold{chosen['fold']}") + f"_fold{part + 1}"
-            scores = read_scores(path / "runs" / name / SCORES, len(numbers))
+            scores = read_scores(path / "runs" / name / SCORES, len(numbers), data.head.outputs)
             logits |= dict(zip(numbers.tolist(), scores, strict=True))
         rows = [logits[number] for number in range(len(whole.examples))]
         place.mkdir(parents=True, exist_ok=True)

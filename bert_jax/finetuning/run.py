@@ -328,15 +328,15 @@ def write_scores(directory: epath.Path, tuning: Tuning, signals: StopSignals) ->
         write_atomically(directory / SCORES, content.getvalue())
 
 
-def read_scores(file: epath.Path, count: int) -> np.ndarray:
-    """Return what `write_scores` has written of `count` examples.
+def read_scores(file: epath.Path, count: int, outputs: int) -> np.ndarray:
+    """Return what `write_scores` has written of `count` examples, each with so many scores.
 
     Raises:
       UserError: the file is gone or damaged.
     """
     try:
         scores = np.load(io.BytesIO(read_bytes(file)), allow_pickle=False)
-        if scores.dtype == np.float32 and scores.ndim and len(scores) == count:
+        if scores.dtype == np.float32 and scores.shape[:1] == (count,) and scores.size == count * outputs:
             return scores
     except (OSError, ValueError, EOFError):
         pass

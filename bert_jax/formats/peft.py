@@ -186,6 +186,8 @@ def _read_files(directory: epath.Path, kind: ModelType) -> _Files:
             )
         else:
             whole[huggingface.canonical(re.sub(r"\.modules_to_save(\.default)?\.", ".", bare), kind)] = tensor
+    if not (factors or whole):
+        raise UserError(f"{file} holds no arrays, so the adapter would change nothing; save it again")
     if lacking := [module for module, pair in factors.items() if len(pair) < 2]:
         raise UserError(f"{file} has only one of lora_A and lora_B of {lacking[0]!r:.120}")
     return _Files(factors, whole)

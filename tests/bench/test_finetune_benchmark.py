@@ -67,6 +67,8 @@ def test_training_and_encoding_take_turns(bench, tmp_path, capsys):
         (("text", "--texts=0"), "texts=0 must be at least 1"),
         (("text", "--peer=torch", "--peer_python=nowhere"), "peer_python=nowhere cannot be started"),
         (("txt",), "perhaps you meant text"),
+        (("text", "--gradual_unfreezing=True"), "gradual_unfreezing=True is no part of the steps that are measured"),
+        (("text", "--lora.rank=2", "--peer=torch", "--peer_python=x"), "lora.rank=2 is no part of those of --peer=t"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(bench, words, message, pythons, capsys):

@@ -231,6 +231,9 @@ def test_directories_without_what_they_need(oracle, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             with_adapter(open_stored(base), place) if place == base else open_stored(place)
+    safetensors.numpy.save_file({}, adapter / "adapter_model.safetensors")
+    with pytest.raises(UserError, match="holds no arrays, so the adapter would change nothing"):
+        with_adapter(open_stored(base), adapter)
     (adapter / "adapter_model.safetensors").unlink()
     with pytest.raises(UserError, match="adapter_model.bin, a pickle, is not read"):
         with_adapter(open_stored(base), adapter)
