@@ -4,7 +4,7 @@ PEFT keeps, for a linear layer W [outputs, inputs] of `transformers`, the factor
 [outputs, rank] of a change to it, and whole the modules that were trained as such (modules_to_save: a head). Here the
 change is added to W as W is read, whatever the format of the model. What would compute something else than such a sum
 is refused. Next to PEFT's files, head.json has the names of our head's labels, for which they have no place, or
-embedding.json how the model makes vectors, which has no head.
+embedding.json how the model makes vectors, which has no head; and task.json how it reads texts and answers.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from etils import epath
 
 from bert_jax import hub
 from bert_jax.config import EmbeddingConfig, HeadConfig
+from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.options import from_dict, to_dict
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError, first_lines
@@ -42,7 +43,7 @@ from bert_jax.parameters import ParameterTable
 from bert_jax.tokenization.sentence_pieces import SentencePieces
 
 CONFIG, WEIGHTS, HEAD = "adapter_config.json", safetensors_files.ADAPTER, "head.json"
-EMBEDDING = "embedding.json"
+EMBEDDING, TASK = "embedding.json", "task.json"
 PREFIX = "base_model.model."
 TASKS: dict[str, HeadKind] = {"SEQ_CLS": "classification", "TOKEN_CLS": "tagging", "QUESTION_ANS": "span"}
 """PEFT's name of a task → the kind of its head."""
@@ -225,8 +226,22 @@ def with_adapter(stored: StoredModel, path: str | os.PathLike[str]) -> StoredMod
     embedding = stored.embedding
     if (directory / EMBEDDING).exists():
         embedding = from_dict(EmbeddingConfig, read_object(inside(directory, EMBEDDING)), "embedding.")
-    history = {**stored.history, "adapter": os.fspath(directory)}
+    history = {**stored.history, **_recorded_task(stored, directory), "adapter": os.fspath(directory)}
     return dataclasses.replace(stored, head=head, arrays=arrays, embedding=embedding, history=history)
+
+
+def _recorded_task(stored: StoredModel, directory: epath.Path) -> dict[str, Any]:
+    """Return the entries of a history about the task of an adapter, in place of those of its base; {} without any."""
+    if not (directory / TASK).exists():
+        return {}
+    file = inside(directory, TASK)
+    values = read_object(file)
+    record = {"task": values.get("task"), "options": values.get("options")}
+    task_defaults(from_dict(FinetuneConfig, record, f"{file}: ").task)
+    if not isinstance(pairs := values.get("pairs"), bool | None):
+        raise UserError(f"{file} has pairs={pairs!r:.60}; expected true, false or null")
+    config = {**(stored.history.get("config") or {}), "finetune": record, "pairs": pairs}
+    return {"config": config, "metrics": None}
 
 
 def _kind(stored: StoredModel) -> ModelType:
@@ -335,6 +350,7 @@ def write_adapter(
     *,
     scale: float,
     base: str,
+    task: dict[str, Any] | None = None,
 ) -> None:
     """Write an adapter, which PEFT reads, into `directory`.
 
@@ -344,6 +360,7 @@ def write_adapter(
       parameters: their table.
       scale: factor of the products.
       base: path of the model that was adapted, or its name on the hub.
+      task: name and options of what it was trained on, and whether texts are pairs; None if that is not known.
 
     Raises:
       UserError: transformers has no such model, or no name for one of the arrays.
@@ -383,7 +400,8 @@ def write_adapter(
     base = base if hub.model_name(base) else os.path.abspath(base)
     values = _config_values(base, head, rank, scale, [*ranks], [*dict.fromkeys(saved)], wide)
     own = (EMBEDDING, to_dict(stored.embedding)) if head is None else (HEAD, to_dict(head))
-    _write(directory, {CONFIG: values, own[0]: own[1]}, {f"{PREFIX}{name}": array for name, array in arrays.items()})
+    files = {CONFIG: values, own[0]: own[1], **({TASK: task} if task else {})}
+    _write(directory, files, {f"{PREFIX}{name}": array for name, array in arrays.items()})
 
 
 def _put_factors(

@@ -32,6 +32,7 @@ from bert_jax.formats.opening import open_stored
 from bert_jax.formats.peft import with_adapter, write_adapter
 from bert_jax.formats.stored import check_fit
 from bert_jax.models.task import BertForTask
+from bert_jax.tasks.task_data import recorded_options, recorded_pairs
 
 ALIKE = ("xlm-roberta", "camembert", "electra", "mpnet", "modernbert-decoder", "deberta", "eurobert", "neobert")
 ADAPTED = [
@@ -161,6 +162,27 @@ def test_vectors_have_an_adapter_without_a_head(tmp_path):
     assert {path for path in before if not np.array_equal(before[path], after[path])} == {*adapters.targets}
     path = "encoder/attention/query/kernel"
     np.testing.assert_allclose(after[path], before[path] + 1.5 * LORA.rank, rtol=1e-6, atol=1e-6)
+
+
+def test_an_adapter_answers_as_the_model_that_was_trained(tmp_path):
+    """With its lengths and thresholds, which PEFT has no place for, and not with those of the base."""
+    stored = make("bert", "multilabel")
+    adapters, learned = random_adapter(stored)
+    options = {"max_length": 9, "thresholds": [0.1, 0.2, 0.3]}
+    task = {"task": "text", "options": options, "pairs": True}
+    write_adapter(tmp_path, stored, learned, adapters.parameters, scale=1.0, base="base", task=task)
+    merged = with_adapter(dataclasses.replace(stored.without("head"), history={"metrics": {"x": 1.0}}), tmp_path)
+    found = recorded_options(merged.history, "text", 32, merged.head)
+    assert (found.max_length, found.thresholds) == (9, (0.1, 0.2, 0.3)) and recorded_pairs(merged.history)
+    for change, message in (
+        ({"task": "none"}, "unknown task 'none'"),
+        ({"task": None}, "task=None must be of type str"),
+        ({"pairs": 3}, "task.json has pairs=3; expected true"),
+        ({"options": {"max_length": "x"}}, "max_length='x' must be of type int"),
+    ):
+        (tmp_path / "task.json").write_text(json.dumps(task | change))
+        with pytest.raises(UserError, match=message):
+            with_adapter(stored, tmp_path)
 
 
 def test_matrices_that_are_no_linear_layers_there_are_not_written(tmp_path):
