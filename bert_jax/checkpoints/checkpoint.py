@@ -19,7 +19,15 @@ from etils import epath
 
 from bert_jax.checkpoints.local_tier import LocalTier
 from bert_jax.checkpoints.record import make_record, rank, sealed
-from bert_jax.checkpoints.steps import Manager, Restored, StepDirectories, all_refused, walk_back, write_error
+from bert_jax.checkpoints.steps import (
+    Manager,
+    Restored,
+    StepDirectories,
+    all_refused,
+    need_plain_path,
+    walk_back,
+    write_error,
+)
 from bert_jax.config import CheckpointConfig
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
@@ -63,6 +71,7 @@ class Checkpoints:
         self._manager: Manager | None = None
         if read_only:
             return
+        need_plain_path(self.directory)
         ranks = {step: self._places.rank(step, best_metric) for step in self.steps()}
         self._ranks = {step: found for step, found in ranks.items() if found is not None}
         self._manager = self._open()

@@ -233,6 +233,17 @@ def _system_s_words(error: Exception) -> str:
     return reason(error) if code is None else os.strerror(int(code))
 
 
+def need_plain_path(path: str | os.PathLike[str]) -> None:
+    """Raise a UserError about a directory whose checkpoints could not be read again.
+
+    The library that writes them finds their parts by a pattern, which its name would be part of.
+    """
+    if found := next((each for each in os.fspath(path) if each in "*?["), ""):
+        raise UserError(
+            f"{os.fspath(path)} has {found} in its name, where checkpoints cannot be kept; give another name"
+        )
+
+
 class StepDirectories:
     """The step directories below one directory (local or gs://).
 

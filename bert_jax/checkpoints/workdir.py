@@ -24,6 +24,7 @@ from etils import epath
 from bert_jax import hub
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import has_copies
+from bert_jax.checkpoints.steps import need_plain_path
 from bert_jax.config.options import differences, flattened, is_harmless, to_dict, with_options
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import any_failure, decide, from_first, versions
@@ -270,6 +271,7 @@ def open_workdir(
         identity or other settings.
     """
     path = epath.Path(path if is_remote(path) else os.path.abspath(path))
+    need_plain_path(path)
     # The local disk of the first host may be a new one.
     resumed = decide(rules.has_saved(path) or _has_local_saves(path, local_path), any)
     if jax.process_index() != 0:

@@ -176,9 +176,8 @@ class SearchConfig:
         check_numbers(self)
         check_effects(self)
         if bool(query.strip()) == bool(self.queries):
-            raise UserError(
-                "give one of QUERY, a text in quotation marks, and --queries=FILE" + (", not both" if query else "")
-            )
+            both = ", not both" if query.strip() else ""
+            raise UserError(f"give one of QUERY, a text in quotation marks, and --queries=FILE{both}")
         if self.queries and not (self.qrels or self.output):
             raise UserError("--queries without --qrels=FILE or --output=DIR shows nothing; give one of them, or both")
         at_least(1, top=self.top, batch_size=self.batch_size, rerank_top=self.rerank_top)

@@ -172,7 +172,7 @@ def _set(values: dict[str, Any], name: str, value: Any) -> None:
             raise UserError(f"{name} takes a dict of its options ({', '.join(values[name])}), not {value!r:.60}")
         if isinstance(value, dict):
             value = values[name] | {key: _listed(values[name].get(key), each) for key, each in value.items()}
-        values[name] = value
+        values[name] = _listed(values[name], value)
         return
     known = dotted_names(FinetuneConfig)
     found = [name] if name in known else [full for full in known if full.endswith(f".{name}")]
@@ -189,7 +189,7 @@ def _listed(before: Any, value: Any) -> Any:
     """Return the value of an option that holds several: of a dict NAME=VALUE each, of a text what is between commas."""
     if isinstance(before, list) and isinstance(value, Mapping):
         return [f"{name}={each}" for name, each in value.items()]
-    return value.split(",") if isinstance(before, list) and isinstance(value, str) else value
+    return [*filter(None, value.split(","))] if isinstance(before, list) and isinstance(value, str) else value
 
 
 def _is_there(values: Mapping[str, Any], name: str) -> bool:
@@ -284,7 +284,7 @@ def out_of_fold(path: epath.Path, tuning: Tuning, chosen: dict[str, Any]) -> dic
         for part in range(chosen["folds"]):
             numbers = np.flatnonzero(parts == part)
             name = chosen["run"].removesuffix(f"_fold{chosen['fold']}") + f"_fold{part + 1}"
-            scores = read_scores(path / "runs" / name / SCORES, len(numbers))
+            scores = read_scores(path / "runs" / name / SCORES, len(numbers), data.head.outputs)
             logits |= dict(zip(numbers.tolist(), scores, strict=True))
         rows = [logits[number] for number in range(len(whole.examples))]
         place.mkdir(parents=True, exist_ok=True)

@@ -50,6 +50,8 @@ def ignores_input(head: HeadConfig, dev: Features, logits: list[np.ndarray], met
 
     `logits`: scores on `dev`, one entry per sequence.
     """
+    if broken := sum(bool(np.isnan(row).any()) for row in logits):
+        return f"{broken:,} of {len(logits):,} answers on dev are not numbers (NaN)"
     reasons = []
     if metrics.get("NoAns_f1") == 1 and metrics.get("HasAns_f1") == 0:  # SQuAD 2.0, with its best threshold
         reasons.append("every question is left unanswered")

@@ -545,6 +545,7 @@ def _cell(figures: dict[str, Any] | None, metrics: tuple[str, ...], form: str = 
     names = [name for name in metrics if name in figures]
     if not names:
         return "–"
-    shown = "/".join(format(figures[name], form) for name in names)
+    told = "" if len(names) == len(metrics) else f"{'/'.join(names)} "  # which of the metrics of its column it has
+    shown = told + "/".join(format(figures[name], form) for name in names)
     spread = figures.get("standard_deviation", {}).get(names[-1])
     return shown + ("" if spread is None else f" ± {spread:.1f} ({figures['runs']} runs)")

@@ -65,7 +65,7 @@ from bert_jax.formats.peft import write_adapter
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import LABELS
-from bert_jax.tasks.task_data import TaskData
+from bert_jax.tasks.task_data import TaskData, without_metrics
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.events import HostTimes
 from bert_jax.training.learner import advice, state_advice
@@ -328,15 +328,15 @@ def write_scores(directory: epath.Path, tuning: Tuning, signals: StopSignals) ->
         write_atomically(directory / SCORES, content.getvalue())
 
 
-def read_scores(file: epath.Path, count: int) -> np.ndarray:
-    """Return what `write_scores` has written of `count` examples.
+def read_scores(file: epath.Path, count: int, outputs: int) -> np.ndarray:
+    """Return what `write_scores` has written of `count` examples, each with so many scores.
 
     Raises:
       UserError: the file is gone or damaged.
     """
     try:
         scores = np.load(io.BytesIO(read_bytes(file)), allow_pickle=False)
-        if scores.dtype == np.float32 and scores.ndim and len(scores) == count:
+        if scores.dtype == np.float32 and scores.shape[:1] == (count,) and scores.size == count * outputs:
             return scores
     except (OSError, ValueError, EOFError):
         pass
@@ -383,8 +383,11 @@ def publish_adapter(workdir: WorkDirectory, adapters: Adapters, base: str) -> No
         path: array.read((slice(None),) * len(array.shape)) for path, array in open_adapters(workdir.path).items()
     }
     stored = open_checkpoint(workdir.path)
+    recorded = without_metrics(stored.history)["config"]  # with the thresholds of dev among the options
+    task = {"pairs": recorded["pairs"], **{name: recorded["finetune"][name] for name in ("task", "options")}}
+    place, scale = workdir.path / "adapter", adapters.scale
     try:
-        write_adapter(workdir.path / "adapter", stored, learned, adapters.parameters, scale=adapters.scale, base=base)
+        write_adapter(place, stored, learned, adapters.parameters, scale=scale, base=base, task=task)
     except UserError as error:
         say(f"no adapter/ was written: {error}")
 

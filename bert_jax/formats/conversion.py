@@ -238,7 +238,13 @@ def _print_summary(source: Any, stored: StoredModel, chosen: StoredModel, destin
         stored = stored if chosen.beside else generator_of(stored)
     own = to == "bert_jax"
     vectors = own or (to == "huggingface" and chosen.makes_vectors)
-    lines += left_out(stored, chosen.parts, vectors, "" if own else "; --to=bert_jax keeps that", own)
+    remedy = "" if own else "; --to=bert_jax keeps that"
+    lines += left_out(stored, chosen.parts, vectors, remedy, own)
+    if chosen.head is not None and not own:
+        if chosen.head.windows:
+            lines.append(f"left out: the windows in which longer texts are read ({chosen.head.windows}){remedy}")
+        if chosen.head.kind == "multilabel":
+            lines.append(f"left out: the thresholds of the classes; others have 0.5 for all{remedy}")
     Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)
 
 

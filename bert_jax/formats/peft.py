@@ -3,7 +3,8 @@
 PEFT keeps, for a linear layer W [outputs, inputs] of `transformers`, the factors lora_A [rank, inputs] and lora_B
 [outputs, rank] of a change to it, and whole the modules that were trained as such (modules_to_save: a head). Here the
 change is added to W as W is read, whatever the format of the model. What would compute something else than such a sum
-is refused. Next to PEFT's files, head.json has the names of our head's labels, for which they have no place.
+is refused. Next to PEFT's files, head.json has the names of our head's labels, for which they have no place, or
+embedding.json how the model makes vectors, which has no head; and task.json how it reads texts and answers.
 """
 
 import dataclasses
@@ -18,7 +19,8 @@ import numpy as np
 from etils import epath
 
 from bert_jax import hub
-from bert_jax.config import HeadConfig
+from bert_jax.config import EmbeddingConfig, HeadConfig
+from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.options import from_dict, to_dict
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError, first_lines
@@ -29,11 +31,19 @@ from bert_jax.formats.model_types import type_to_write
 from bert_jax.formats.model_types.definition import HeadKind, ModelType
 from bert_jax.formats.safetensors_files import FLOATS, FileTensor
 from bert_jax.formats.stored import Place, StoredModel, added, place_of
-from bert_jax.models.bert_parameters import FACTORS, MODEL_PARTS, TASK_PARTS, bert_parameters, reads_pooler
+from bert_jax.models.bert_parameters import (
+    FACTORS,
+    MODEL_PARTS,
+    OF_TEXTS,
+    TASK_PARTS,
+    bert_parameters,
+    reads_pooler,
+)
 from bert_jax.parameters import ParameterTable
 from bert_jax.tokenization.sentence_pieces import SentencePieces
 
 CONFIG, WEIGHTS, HEAD = "adapter_config.json", safetensors_files.ADAPTER, "head.json"
+EMBEDDING, TASK = "embedding.json", "task.json"
 PREFIX = "base_model.model."
 TASKS: dict[str, HeadKind] = {"SEQ_CLS": "classification", "TOKEN_CLS": "tagging", "QUESTION_ANS": "span"}
 """PEFT's name of a task → the kind of its head."""
@@ -177,6 +187,8 @@ def _read_files(directory: epath.Path, kind: ModelType) -> _Files:
             )
         else:
             whole[huggingface.canonical(re.sub(r"\.modules_to_save(\.default)?\.", ".", bare), kind)] = tensor
+    if not (factors or whole):
+        raise UserError(f"{file} holds no arrays, so the adapter would change nothing; save it again")
     if lacking := [module for module, pair in factors.items() if len(pair) < 2]:
         raise UserError(f"{file} has only one of lora_A and lora_B of {lacking[0]!r:.120}")
     return _Files(factors, whole)
@@ -211,9 +223,25 @@ def with_adapter(stored: StoredModel, path: str | os.PathLike[str]) -> StoredMod
             f"the adapter in {directory} changes {first_lines(unknown, 3)}, which {stored.path} (read as "
             f"{kind.name}) does not have; give the model that it was trained on"
         )
-    return dataclasses.replace(
-        stored, head=head, arrays=arrays, history={**stored.history, "adapter": os.fspath(directory)}
-    )
+    embedding = stored.embedding
+    if (directory / EMBEDDING).exists():
+        embedding = from_dict(EmbeddingConfig, read_object(inside(directory, EMBEDDING)), "embedding.")
+    history = {**stored.history, **_recorded_task(stored, directory), "adapter": os.fspath(directory)}
+    return dataclasses.replace(stored, head=head, arrays=arrays, embedding=embedding, history=history)
+
+
+def _recorded_task(stored: StoredModel, directory: epath.Path) -> dict[str, Any]:
+    """Return the entries of a history about the task of an adapter, in place of those of its base; {} without any."""
+    if not (directory / TASK).exists():
+        return {}
+    file = inside(directory, TASK)
+    values = read_object(file)
+    record = {"task": values.get("task"), "options": values.get("options")}
+    task_defaults(from_dict(FinetuneConfig, record, f"{file}: ").task)
+    if not isinstance(pairs := values.get("pairs"), bool | None):
+        raise UserError(f"{file} has pairs={pairs!r:.60}; expected true, false or null")
+    config = {**(stored.history.get("config") or {}), "finetune": record, "pairs": pairs}
+    return {"config": config, "metrics": None}
 
 
 def _kind(stored: StoredModel) -> ModelType:
@@ -322,6 +350,7 @@ def write_adapter(
     *,
     scale: float,
     base: str,
+    task: dict[str, Any] | None = None,
 ) -> None:
     """Write an adapter, which PEFT reads, into `directory`.
 
@@ -331,17 +360,18 @@ def write_adapter(
       parameters: their table.
       scale: factor of the products.
       base: path of the model that was adapted, or its name on the hub.
+      task: name and options of what it was trained on, and whether texts are pairs; None if that is not known.
 
     Raises:
       UserError: transformers has no such model, or no name for one of the arrays.
     """
     kind, head, model = _kind(stored), stored.head, stored.model
-    assert head is not None, "a fine-tuned model has a head"
-    modules, group = {**kind.modules, **kind.heads[head.kind]}, huggingface.group_of(model)
+    modules, group = {**kind.modules, **({} if head is None else kind.heads[head.kind])}, huggingface.group_of(model)
+    bare = kind.prefix if head is None else ""  # names of a bare encoder have no prefix
     whole = {path: entry for path, entry in parameters.items() if not path.endswith(FACTORS)}
     arrays, saved = {}, []
     for path, place in huggingface.places(whole, head, kind, group).items():
-        if place.part == "pooler" and head.kind in ("span", "tagging"):
+        if place.part == "pooler" and head is not None and head.kind in ("span", "tagging"):
             continue
         arrays[huggingface.written(place.name, kind)] = place.split_up(learned[path])
         saved.append(_module_to_save(place.name.rpartition(".")[0], kind))
@@ -352,9 +382,10 @@ def write_adapter(
         ours = path.removesuffix(f"/{FACTORS[0]}")
         if ours not in modules:
             raise UserError(f"PEFT adapts linear layers, which {ours} is none of in transformers' {kind.family}")
+        theirs = f"{modules[ours].removeprefix(bare)}.weight"
         first, second = (
             dataclasses.replace(
-                place_of(parameters[f"{ours}/{key}"], f"{modules[ours]}.weight", outputs_first=True, group=group),
+                place_of(parameters[f"{ours}/{key}"], theirs, outputs_first=True, group=group),
                 adjacent=key == FACTORS[1] and ours in kind.adjacent,
             )
             for key in FACTORS
@@ -368,7 +399,9 @@ def write_adapter(
     wide = {module: each for module, each in ranks.items() if each != rank}
     base = base if hub.model_name(base) else os.path.abspath(base)
     values = _config_values(base, head, rank, scale, [*ranks], [*dict.fromkeys(saved)], wide)
-    _write(directory, values, head, {f"{PREFIX}{name}": array for name, array in arrays.items()})
+    own = (EMBEDDING, to_dict(stored.embedding)) if head is None else (HEAD, to_dict(head))
+    files = {CONFIG: values, own[0]: own[1], **({TASK: task} if task else {})}
+    _write(directory, files, {f"{PREFIX}{name}": array for name, array in arrays.items()})
 
 
 def _put_factors(
@@ -403,18 +436,25 @@ def _module_to_save(module: str, kind: ModelType) -> str:
 
 
 def _config_values(
-    base: str, head: HeadConfig, rank: int, scale: float, modules: list[str], saved: list[str], wide: Mapping[str, int]
+    base: str,
+    head: HeadConfig | None,
+    rank: int,
+    scale: float,
+    modules: list[str],
+    saved: list[str],
+    wide: Mapping[str, int],
 ) -> dict[str, Any]:
-    by_kind = {ours: theirs for theirs, ours in TASKS.items()} | {"regression": "SEQ_CLS"}
+    by_kind: dict[str, str] = {ours: theirs for theirs, ours in TASKS.items()}
+    by_kind |= dict.fromkeys(OF_TEXTS, "SEQ_CLS")
     return {
         "peft_type": "LORA",
-        "task_type": by_kind.get(head.kind),
+        "task_type": "FEATURE_EXTRACTION" if head is None else by_kind.get(head.kind),
         "base_model_name_or_path": base,
         "r": rank,
         "lora_alpha": scale * rank,
         "lora_dropout": 0.0,
         "target_modules": modules,
-        "modules_to_save": saved,
+        "modules_to_save": saved or None,
         "rank_pattern": dict(wide),
         "alpha_pattern": {module: scale * each for module, each in wide.items()},
         "bias": "none",
@@ -426,10 +466,10 @@ def _config_values(
     }
 
 
-def _write(directory: epath.Path, values: dict[str, Any], head: HeadConfig, arrays: dict[str, np.ndarray]) -> None:
+def _write(directory: epath.Path, files: Mapping[str, dict[str, Any]], arrays: dict[str, np.ndarray]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     stream = {name: (array.shape, lambda array=array: array) for name, array in sorted(arrays.items())}
     for _ in safetensors_files.write_file(directory / WEIGHTS, stream):
         pass
-    for file, content in ((CONFIG, values), (HEAD, to_dict(head))):
+    for file, content in files.items():
         write_atomically(directory / file, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())

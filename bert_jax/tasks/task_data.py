@@ -382,7 +382,13 @@ class TaskData:
 
 def _measured(name: str, function: Metric, answers: np.ndarray, predictions: np.ndarray) -> float:
     """Return what a metric from outside says of copies of the arrays; what is undefined counts as 0."""
-    value = function(answers.copy(), predictions.copy())
+    try:
+        value = function(answers.copy(), predictions.copy())
+    except Exception as error:  # whatever a function from outside raises
+        raise UserError(
+            f"the metric {name!r} raised {type(error).__name__}: {str(error)[:200]}; it gets arrays of answers and "
+            "predictions, and returns a number, NaN for what is undefined"
+        ) from error
     try:
         found = float(value)
     except (TypeError, ValueError):

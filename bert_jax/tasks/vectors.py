@@ -255,6 +255,7 @@ def features(examples: VectorExamples, tokenizer: Tokenizer, options: VectorOpti
     columns, scores = examples.texts, examples.scores
     if examples.split == "train":
         scores = _fitting_scores(examples, options.loss)
+        _check_differences(columns, scores, options.loss)
         columns = columns * 2 if len(columns) == 1 else columns
     numbers: dict[str, int] = {}
     for text in (text for column in columns for text in column):
@@ -329,6 +330,20 @@ def _fitting_scores(examples: VectorExamples, loss: VectorLoss) -> np.ndarray | 
     return scores
 
 
+def _check_differences(columns: Sequence[Sequence[str]], scores: np.ndarray | None, loss: VectorLoss) -> None:
+    """Raise a UserError if a loss that compares examples finds all of them alike, and would teach nothing."""
+    if loss.in_batch and len(columns) < 3 and len(set(columns[-1])) < 2:
+        raise UserError(
+            f"options.loss.name={loss.name} tells texts from those of other examples, but all training examples have "
+            f"the text {columns[-1][0]!r:.60}: there is nothing to learn"
+        )
+    if loss.compares_examples and scores is not None and not np.ptp(scores):
+        raise UserError(
+            f"options.loss.name={loss.name} learns the order of scores, but all training examples have the score "
+            f"{scores[0]:g}: there is nothing to learn"
+        )
+
+
 def _shape(texts: int, scores: np.ndarray) -> str:
     return f"{texts} texts and {'one score' if scores.ndim == 1 else f'{scores.shape[1]} scores'}"
 
@@ -352,7 +367,8 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 def ranks(vectors: Sequence[np.ndarray], numbers: np.ndarray) -> np.ndarray:
     """Return int64 [E]: the place, from 1, of the positive of each anchor among the different positives of all.
 
-    Other positives of an equal anchor are left out. Of equal cosines, the positive has the last place.
+    Other positives of an equal anchor are left out. Of equal cosines, and of those that are no numbers, the positive
+    has the last place.
 
     Args:
       vectors: [K, H] of each example, the anchor and the positive first.
@@ -372,7 +388,7 @@ def ranks(vectors: Sequence[np.ndarray], numbers: np.ndarray) -> np.ndarray:
         right = scores[rows, own[block]]
         for row, anchor in enumerate(numbers[block, 0].tolist()):
             scores[row, also[anchor]] = -np.inf
-        found[block] = 1 + np.sum(scores >= right[:, None], axis=1)
+        found[block] = 1 + np.sum(~(scores < right[:, None]), axis=1)
     return found
 
 

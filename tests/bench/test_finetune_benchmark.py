@@ -16,7 +16,7 @@ from small_pretraining import DOES_NOT_FIT, full_device
 
 from bert_jax import cli, load
 from bert_jax.config.commands import FinetuneBenchConfig
-from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.finetuning import LoraConfig, task_defaults
 from bert_jax.config.tasks import SentenceOptions, TextDataConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.opening import open_stored
@@ -67,12 +67,20 @@ def test_training_and_encoding_take_turns(bench, tmp_path, capsys):
         (("text", "--texts=0"), "texts=0 must be at least 1"),
         (("text", "--peer=torch", "--peer_python=nowhere"), "peer_python=nowhere cannot be started"),
         (("txt",), "perhaps you meant text"),
+        (("text", "--gradual_unfreezing=True"), "gradual_unfreezing=True is no part of the steps that are measured"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(bench, words, message, pythons, capsys):
     pythons()
     assert bench(*words) == 2
     assert re.search(message, capsys.readouterr().err.splitlines()[-1])
+
+
+def test_a_peer_does_the_work_of_ours():
+    alone = FinetuneBenchConfig(task="text", lora=LoraConfig(rank=2))
+    finetuning._check_measurable(alone)
+    with pytest.raises(UserError, match="lora.rank=2 is no part of those of --peer=torch; leave it out"):
+        finetuning._check_measurable(dataclasses.replace(alone, peer="torch"))
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,10 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path, tokenizer):
     for path in (tmp_path / "file", tmp_path / "file" / "below", pathlib.Path("/proc/run")):
         with pytest.raises(UserError, match=f"cannot write to the work directory {path}: .*--workdir"):
             start(path, tokenizer)
+    for name in ("a[1]", "a*", "a?b"):  # the library of checkpoints would take it for a pattern
+        with pytest.raises(UserError, match=r"has [\[*?] in its name, where checkpoints cannot be kept; give another"):
+            start(tmp_path / name, tokenizer)
+        assert not (tmp_path / name).exists()
     (tmp_path / "note.txt").write_text("mine")
     start(tmp_path, tokenizer)  # files of other kinds do not matter
 

@@ -442,6 +442,7 @@ def test_options_by_keyword(tmp_path):
         mesh=bert_jax.MeshConfig(data=2),
         schedule=bert_jax.ScheduleConfig(power=2.0),
     )
+    assert from_arguments(config, {}, {"freeze": "embeddings,layers.0"})[0].freeze == ("embeddings", "layers.0")
     assert from_arguments(config, {}, {"seed": 3})[0] == dataclasses.replace(config, seed=3)
     assert from_arguments(FinetuneConfig(task="text"), {}, {})[0].workdir == ""
 

@@ -122,9 +122,10 @@ def test_every_example_is_predicted_out_of_fold(pretrained, tmp_path):
     ]
     assert predicted == expected
     assert found["metrics"]["accuracy"] == np.mean([name == topic for name, (_, topic) in zip(predicted, rows)])
-    np.save(tmp_path / "runs" / run.name / one_run.SCORES, scores[:-1])
-    with pytest.raises(UserError, match="fold3/scores.npy is gone or damaged; remove .*fold3 to train that run again"):
-        loop.out_of_fold(epath.Path(tmp_path), types.SimpleNamespace(data=task), record(run, 0.0))
+    for damaged in (scores[:-1], scores[:, :1], scores[0, 0]):
+        np.save(tmp_path / "runs" / run.name / one_run.SCORES, damaged)
+        with pytest.raises(UserError, match="fold3/scores.npy is gone or damaged; remove .*fold3 to train that run"):
+            loop.out_of_fold(epath.Path(tmp_path), types.SimpleNamespace(data=task), record(run, 0.0))
 
 
 def test_a_tenth_is_held_out_where_that_is_enough(pretrained):
@@ -268,6 +269,7 @@ def test_collapse_of_answers_in_windows(best, metrics, message):
         ("classification", np.array([0, 1, 1, 0]), [[1, 0], [0, 1], [0, 1], [1, 0]], float("nan"), "loss"),
         ("regression", np.array([0.0, 5.0, 2.0]), [0.1, 4.0, 2.0], 0.2, None),
         ("regression", np.array([0.0, 5.0, 2.0]), [2.3, 2.3, 2.3], 0.2, "every prediction is 2.300"),
+        ("regression", np.array([0.0, 5.0, 2.0]), [2.3, float("nan"), 1.0], 0.2, "1 of 3 answers on dev are not num"),
         ("choice", np.array([2, 1]), [[0, 0, 1], [0, 0, 1]], 0.2, "candidate 2"),
         ("tagging", [np.array([-1, 0, 1, -1])] * 2, [np.eye(4, 2)[[1, 0, 0, 1]]] * 2, 0.2, "every prediction is 'no'"),
     ],
@@ -301,7 +303,7 @@ def test_table_of_results_beside_the_papers(tmp_path, capsys):
     assert lines[0] == "| model |  | sst2 (accuracy) | squad_v1 (exact_match/f1) |"
     assert lines[2] == "| ours | measured, dev | 80.0 ± 1.0 (3 runs) | 70.0/80.0 ± 1.0 (3 runs) |"
     assert lines[4] == "| BERT-base | published, GLUE test; others dev | 93.5 | 80.8/88.5 |"
-    assert [_cell({"pearson": 50.0}, METRICS["text"]), _cell({}, METRICS["ax"])] == ["50.0", "–"]
+    assert [_cell({"pearson": 50.0}, METRICS["text"]), _cell({}, METRICS["ax"])] == ["pearson 50.0", "–"]
     assert json.loads((tmp_path / "out" / "results_table.json").read_text())[1]["tasks"]["sst2"]["accuracy"] == 60
     ours, random = str(tmp_path / "ours"), str(tmp_path / "random")
     succeed("results", ours, random, f"--gain_over={random}/")

@@ -128,6 +128,7 @@ def test_metrics_from_outside_get_names(pretrained):
         ({}, "f1", "select_by='f1' is none of the metrics on dev, accuracy, matthews, macro_f1, balanced_accuracy"),
         ({"accuracy": share_of_harbour}, "", "metrics has 'accuracy', the name of one that text has already"),
         ({"wrong": lambda a, b: "high"}, "", "the metric 'wrong' returned 'high'; expected a number"),
+        ({"odd": lambda a, b: a["x"]}, "", "the metric 'odd' raised IndexError: only integers"),
     ):
         with pytest.raises(UserError, match=message):
             data.measured_by(metrics, select_by)

@@ -5,6 +5,7 @@ The oracle is PEFT's own (oracles/make_peft_oracle.py). The live test needs a Py
     BERT_JAX_PEER=peer/bin/python python -m pytest tests/formats/test_peft.py
 """
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -20,7 +21,7 @@ from peer_outputs import ORACLES, outputs_in_order, run_with_peer
 from pretrained_model import every_array
 from processes import SECONDS
 
-from bert_jax.config import HeadConfig
+from bert_jax.config import EmbeddingConfig, HeadConfig
 from bert_jax.config.finetuning import LoraConfig
 from bert_jax.config.options import to_dict
 from bert_jax.errors import UserError
@@ -31,6 +32,7 @@ from bert_jax.formats.opening import open_stored
 from bert_jax.formats.peft import with_adapter, write_adapter
 from bert_jax.formats.stored import check_fit
 from bert_jax.models.task import BertForTask
+from bert_jax.tasks.task_data import recorded_options, recorded_pairs
 
 ALIKE = ("xlm-roberta", "camembert", "electra", "mpnet", "modernbert-decoder", "deberta", "eurobert", "neobert")
 ADAPTED = [
@@ -122,7 +124,14 @@ def test_what_is_written_is_what_is_read_of_every_type(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("head", "task"), [("regression", "SEQ_CLS"), ("tagging", "TOKEN_CLS"), ("span", "QUESTION_ANS"), ("choice", None)]
+    ("head", "task"),
+    [
+        ("regression", "SEQ_CLS"),
+        ("multilabel", "SEQ_CLS"),
+        ("tagging", "TOKEN_CLS"),
+        ("span", "QUESTION_ANS"),
+        ("choice", None),
+    ],
 )
 def test_the_heads_of_all_tasks_are_written(head, task, tmp_path):
     stored = make("bert", head)
@@ -135,6 +144,45 @@ def test_the_heads_of_all_tasks_are_written(head, task, tmp_path):
     told = json.loads((place / "adapter_config.json").read_text())
     own = {"span": ["qa_outputs"], "tagging": ["classifier"]}.get(head, ["bert.pooler.dense", "classifier"])
     assert (told["task_type"], told["modules_to_save"]) == (task, own)
+
+
+def test_vectors_have_an_adapter_without_a_head(tmp_path):
+    """Its names are those of a bare encoder, and how the model makes vectors goes with it."""
+    embedding = EmbeddingConfig(pooling="max", normalize=True, max_length=9)
+    stored = make("bert", "encoder")
+    adapters = Adapters(BertForTask(stored.model, HeadConfig(kind="vectors"), embedding=embedding), LORA)
+    learned = {path: np.ones(entry.shape, np.float32) for path, entry in adapters.parameters.items()}
+    place = write(tmp_path, dataclasses.replace(stored, embedding=embedding), learned, adapters)
+    told = json.loads((place / "adapter_config.json").read_text())
+    assert (told["task_type"], told["modules_to_save"]) == ("FEATURE_EXTRACTION", None)
+    assert told["target_modules"][0].startswith("encoder.layer.0.attention.self.")
+    merged = with_adapter(stored, place)
+    assert (merged.head, merged.embedding) == (None, embedding)
+    before, after = every_array(stored), every_array(merged)
+    assert {path for path in before if not np.array_equal(before[path], after[path])} == {*adapters.targets}
+    path = "encoder/attention/query/kernel"
+    np.testing.assert_allclose(after[path], before[path] + 1.5 * LORA.rank, rtol=1e-6, atol=1e-6)
+
+
+def test_an_adapter_answers_as_the_model_that_was_trained(tmp_path):
+    """With its lengths and thresholds, which PEFT has no place for, and not with those of the base."""
+    stored = make("bert", "multilabel")
+    adapters, learned = random_adapter(stored)
+    options = {"max_length": 9, "thresholds": [0.1, 0.2, 0.3]}
+    task = {"task": "text", "options": options, "pairs": True}
+    write_adapter(tmp_path, stored, learned, adapters.parameters, scale=1.0, base="base", task=task)
+    merged = with_adapter(dataclasses.replace(stored.without("head"), history={"metrics": {"x": 1.0}}), tmp_path)
+    found = recorded_options(merged.history, "text", 32, merged.head)
+    assert (found.max_length, found.thresholds) == (9, (0.1, 0.2, 0.3)) and recorded_pairs(merged.history)
+    for change, message in (
+        ({"task": "none"}, "unknown task 'none'"),
+        ({"task": None}, "task=None must be of type str"),
+        ({"pairs": 3}, "task.json has pairs=3; expected true"),
+        ({"options": {"max_length": "x"}}, "max_length='x' must be of type int"),
+    ):
+        (tmp_path / "task.json").write_text(json.dumps(task | change))
+        with pytest.raises(UserError, match=message):
+            with_adapter(stored, tmp_path)
 
 
 def test_matrices_that_are_no_linear_layers_there_are_not_written(tmp_path):
@@ -205,6 +253,9 @@ def test_directories_without_what_they_need(oracle, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             with_adapter(open_stored(base), place) if place == base else open_stored(place)
+    safetensors.numpy.save_file({}, adapter / "adapter_model.safetensors")
+    with pytest.raises(UserError, match="holds no arrays, so the adapter would change nothing"):
+        with_adapter(open_stored(base), adapter)
     (adapter / "adapter_model.safetensors").unlink()
     with pytest.raises(UserError, match="adapter_model.bin, a pickle, is not read"):
         with_adapter(open_stored(base), adapter)

@@ -83,6 +83,16 @@ def test_a_span_boundary_head_is_left_out_by_name(tmp_path, capsys):
     assert contents(there) == {p: values for p, values in contents(ours).items() if not p.startswith("span_boundary/")}
 
 
+def test_windows_and_thresholds_are_left_out_by_name(tmp_path, capsys):
+    head = HeadConfig(kind="multilabel", labels=("so", "yes"), windows="max")
+    with new_directory(tmp_path / "ours") as directory:
+        write_bert_jax(stored_model(CONFIG, None, head), directory)
+    convert(tmp_path / "ours", tmp_path / "theirs", to="huggingface")
+    said = capsys.readouterr().out
+    assert "left out: the windows in which longer texts are read (max); --to=bert_jax keeps that" in said
+    assert "left out: the thresholds of the classes; others have 0.5 for all; --to=bert_jax keeps that" in said
+
+
 @pytest.mark.parametrize("to", ["bert_jax", "huggingface"])
 def test_a_map_to_the_states_of_a_teacher_stays_behind(tmp_path, capsys, to):
     with new_directory(tmp_path / "ours") as directory:

@@ -18,6 +18,7 @@ from bert_jax.config.search import ExactSearch, FaissFlat, FaissHnsw, FaissIvf, 
 from bert_jax.errors import UserError
 from bert_jax.tools.search import engines, ranking, search
 from bert_jax.tools.search import index as indices
+from bert_jax.tools.search.beir import Document
 
 SMALL = dataclasses.replace(CONFIG, num_layers=1)
 TEXTS = random_texts(45)
@@ -167,8 +168,13 @@ def test_a_damaged_index_is_refused(place, index, tmp_path):
     cut = (place / "index" / "vectors" / "00001.npy").read_bytes()[:-50]
     with pytest.raises(UserError, match="00001.npy cannot be read"):
         damaged(place, tmp_path / "c", "vectors/00001.npy", cut).nearest(np.zeros((1, 16), np.float32))
+    with pytest.raises(UserError, match="cannot be read: it is no array of NumPy, or not the whole of it; make"):
+        damaged(place, tmp_path / "e", "offsets.npy", b"no array")
+    documents = (place / "index" / "documents.jsonl").read_bytes()
     with pytest.raises(UserError, match="documents.jsonl is damaged at byte 0"):
-        list(damaged(place, tmp_path / "d", "documents.jsonl", b"\n").documents())
+        list(damaged(place, tmp_path / "d", "documents.jsonl", b"\n" * len(documents)).documents())
+    with pytest.raises(UserError, match="documents.jsonl is gone, or not the file that was written; make the index"):
+        damaged(place, tmp_path / "f", "documents.jsonl", documents[:-1])
     with pytest.raises(UserError, match=r"vectors have the shape \[1, 3\]; expected \[queries, 16\]"):
         index.nearest(np.zeros((1, 3), np.float32))
     with pytest.raises(UserError, match="is not an index: it has no index.json; make one"):
@@ -179,6 +185,10 @@ def test_an_index_made_by_another_model_is_refused(place, tmp_path):
     write_workdir(tmp_path, 2, config=SMALL)
     with pytest.raises(UserError, match="is not the model that made .*: its fingerprint is .*; give the one that did"):
         bert_jax.SearchIndex(place / "index", model=str(tmp_path)).search("the cat")
+    model = bert_jax.load(place / "model")
+    before = model.fingerprint
+    model.embedding = dataclasses.replace(model.embedding, document_prompt="passage: ")
+    assert model.fingerprint != before
 
 
 @pytest.fixture
@@ -207,6 +217,13 @@ def test_one_query(place, opened_once, capsys):
     succeed("search", place / "index", TEXTS[4], "--top=2")
     printed = capsys.readouterr().out
     assert "d4" in printed and "1.0000" in printed and TEXTS[4][:20] in printed
+
+
+def test_a_document_gives_no_commands_to_the_terminal(place, index, monkeypatch, capsys):
+    monkeypatch.setattr(index, "documents", lambda numbers: [Document("a\x1b[2Jb", "", "\x1b]0;title\x07cats")])
+    search._answer(index, "the cat", SearchConfig(top=1, show="vectors"))
+    printed = capsys.readouterr().out
+    assert "a�[2Jb" in printed and "�]0;title�cats" in printed and "\x1b" not in printed
 
 
 class Judge:
@@ -345,3 +362,6 @@ def test_faiss_finds_what_the_exact_search_finds(engine):
     found = engines.finder(engine, blocks)(queries, 9)
     np.testing.assert_array_equal(found[1], expected[1])
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    vectors[5, 5] = np.nan
+    with pytest.raises(UserError, match="a vector is not finite: the index is damaged"):
+        engines.finder(engine, [vectors])

@@ -119,6 +119,7 @@ JUDGEMENTS = {
     "another query": (f"{HEADER}s\td\t1\n", "line 2: there is no query 's' among the 2 queries"),
     "a pair twice": (f"{HEADER}q\td\t1\nq\td\t0\n", "line 3: query 'q' and document 'd' are judged a second time"),
     "nothing": (HEADER, "holds no judgement"),
+    "nothing relevant": (f"{HEADER}q\td\t0\nr\td\t-1\n", "no score is 1 or more, so no document is relevant"),
 }
 
 

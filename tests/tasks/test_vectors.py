@@ -19,7 +19,7 @@ from bert_jax.config import EmbeddingConfig
 from bert_jax.config.finetuning import FinetuneConfig, PredictConfig, check_finetune, task_defaults
 from bert_jax.config.options import with_options
 from bert_jax.config.tasks import VectorDataConfig, VectorOptions
-from bert_jax.config.vectors import Cosent, CosineRegression, InfoNce, KlDivergence, MarginMse, Triplet
+from bert_jax.config.vectors import Angle, Cosent, CosineRegression, InfoNce, KlDivergence, MarginMse, Triplet
 from bert_jax.data.sequences import SharedTextBatches, TextBatches, epoch_batches, kept_apart
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop
@@ -168,6 +168,9 @@ MISFITS = [
     (PAIRS, Triplet(), "triplet takes an anchor, a positive and one negative, but the examples have 4 texts"),
     (SCORED, KlDivergence(), "kl takes an anchor, a positive, negatives and a list .*have 2 texts and one score"),
     (SCORED, CosineRegression(), "score 4.5, but options.loss.highest=1; give the highest"),
+    ("text\na cat\na cat\n", InfoNce(), "all training examples have the text 'a cat': there is nothing to learn"),
+    ("anchor\tpositive\na\tb\nc\tb\n", InfoNce(), "all training examples have the text 'b'"),
+    ("anchor\tpositive\tscore\na\tb\t2\nc\td\t2\n", Angle(), "all training examples have the score 2: there is"),
     ("text\na cat\n", Cosent(), "cosent compares two texts or more, but the training examples have one"),
 ]
 
@@ -273,6 +276,8 @@ def test_places_of_positives_are_those_of_sorted_lists(tmp_path):
         assert ordered.index(own) + 1 == place
     same = vectors.ranks([np.ones((2, 4), np.float32)] * 3, np.array([[0, 3], [1, 4], [2, 5]]))
     assert same.tolist() == [3, 3, 3]  # a model that ignores its input finds nothing
+    broken = vectors.ranks([np.full((2, 4), np.nan, np.float32)] * 3, np.array([[0, 3], [1, 4], [2, 5]]))
+    assert (broken >= 3).all()  # nor does one that has diverged
 
 
 def test_metrics(tmp_path):

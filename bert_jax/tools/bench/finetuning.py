@@ -39,6 +39,7 @@ def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
     Raises:
       UserError: the model or the data cannot be used; this is found before the first round.
     """
+    _check_measurable(options)
     peer = turns.peer_versions(options)
     stored = open_stored(options.init_from)
     check_fit(stored)
@@ -58,6 +59,21 @@ def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
         waiting, played = turns.measured(options, our_contestants(options, place), peers)
     values = turns.recorded("finetune", words, (before, turns.load_average()), peer=peer, config=to_dict(options.run))
     turns.show(finetune_report(options, len(texts), waiting, played, values), options.output)
+
+
+def _check_measurable(options: FinetuneBenchConfig) -> None:
+    """Raise a UserError about an option that would be ignored, or with which a peer would do other work than ours."""
+    ours = {"gradual_unfreezing": options.gradual_unfreezing, "distillation.teacher": options.distillation.teacher}
+    theirs = {
+        "lora.rank": options.lora.rank,
+        "freeze": ",".join(options.freeze),
+        "features": options.features,
+        "options.windows": getattr(options.options, "windows", ""),
+    }
+    for name, value in (ours if options.peer == "none" else ours | theirs).items():
+        if value:
+            who = "the steps that are measured" if name in ours else f"those of --peer={options.peer}"
+            raise UserError(f"{name}={value} is no part of {who}; leave it out")
 
 
 def our_contestants(options: FinetuneBenchConfig, place: pathlib.Path) -> list[turns.Contestant]:

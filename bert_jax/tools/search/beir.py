@@ -124,8 +124,8 @@ def read_judgements(name: str, queries: Mapping[str, str]) -> Judgements:
     """Return the judgements of a file, whose queries must be among `queries`.
 
     Raises:
-      UserError: the header or a column is missing, a score is no whole number, a pair is judged twice, or a query is
-        not there.
+      UserError: the header or a column is missing, a score is no whole number, a pair is judged twice, a query is not
+        there, or nothing is relevant.
     """
     found: Judgements = {}
     header = None
@@ -149,6 +149,8 @@ def read_judgements(name: str, queries: Mapping[str, str]) -> Judgements:
         judged[document] = int(score)
     if not found:
         raise UserError(f"{name} holds no judgement")
+    if not any(score > 0 for judged in found.values() for score in judged.values()):
+        raise UserError(f"{name}: no score is 1 or more, so no document is relevant and nothing can be found")
     return found
 
 

@@ -114,6 +114,8 @@ def _by_faiss(options: Engine, blocks: Sequence[np.ndarray]) -> Find:
 
 
 def _plain(vectors: np.ndarray) -> np.ndarray:
+    if not np.isfinite(vectors).all():  # FAISS would never find it
+        raise UserError("a vector is not finite: the index is damaged; make it again")
     return np.ascontiguousarray(vectors, np.float32)
 
 

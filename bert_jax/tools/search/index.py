@@ -117,8 +117,8 @@ def _mapped(file: pathlib.Path, shape: tuple[int, ...], dtype: str) -> np.ndarra
     try:
         found = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UserError(f"{file} cannot be read: {str(reason)[:200]}; {AGAIN}") from None
+        reason = isinstance(error, OSError) and error.strerror or "it is no array of NumPy, or not the whole of it"
+        raise UserError(f"{file} cannot be read: {reason}; {AGAIN}") from None
     if found.shape != shape or found.dtype != np.dtype(dtype):
         raise UserError(f"{file} is {found.dtype}{list(found.shape)}, not {dtype}{list(shape)}; {AGAIN}")
     return found
@@ -157,6 +157,9 @@ class SearchIndex:
         count = self.record.count
         self._offsets = _mapped(self._directory / OFFSETS, (count + 1,), "int64")
         self._ids = _mapped(self._directory / IDS, (count,), "uint64")
+        file = self._directory / DOCUMENTS
+        if not file.is_file() or file.stat().st_size != self._offsets[-1]:
+            raise UserError(f"{file} is gone, or not the file that was written; {AGAIN}")
         self.vectors: Sequence[np.ndarray] = _Blocks(self._directory, self.record)
 
     def __len__(self) -> int:

@@ -192,9 +192,15 @@ def _answer(index: SearchIndex, query: str, config: SearchConfig) -> list[Hit]:
     table.add_column("document")
     for hit in hits:
         text = " ".join(f"{hit.title} {hit.text}".split())
-        table.add_row(f"{hit.score:.4f}", Text(hit.id), Text(text[:SHOWN] + "…" * (len(text) > SHOWN)))
+        shown = _visible(text[:SHOWN]) + "…" * (len(text) > SHOWN)
+        table.add_row(f"{hit.score:.4f}", Text(_visible(hit.id)), Text(shown))
     Console(highlight=False).print(table)
     return hits
+
+
+def _visible(text: str) -> str:
+    """Return a text of a corpus with � for what would be a command to a terminal."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def _print_measures(index: SearchIndex, queries: int, measures: Mapping[str, Mapping[str, float]]) -> None:
