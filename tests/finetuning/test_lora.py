@@ -130,7 +130,7 @@ def test_the_factors_learn_what_the_chain_rule_says():
     """From the very base, with the gradients of the whole matrices; no other array of the encoder moves."""
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     base, config = stored_model(MODEL), lora_config(freeze=("layers.0", "pooler"))
-    programs = make_programs(config, MODEL, HEAD, mesh, None, (), base)
+    programs = make_programs(config, MODEL, HEAD, mesh, stored=base)
     state, report = first_state(config, base, programs, np.uint32(3))
     assert report is not None and sorted(report.loaded) == ["pooler/bias", "pooler/kernel"]
     first, arrays = jax.device_get(state.params), every_array(base)
@@ -206,13 +206,13 @@ def test_what_would_stay_random_is_refused():
         ({"freeze": ("layers.0-1",), "reinitialize_layers": 1}, "would leave random what reinitialize_layers=1 makes"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
-            make_programs(FinetuneConfig(**changes), MODEL, HEAD, mesh, None, (), base)
+            make_programs(FinetuneConfig(**changes), MODEL, HEAD, mesh, stored=base)
 
 
 def losses(mesh, micro_batches, **changes):
     base, config = stored_model(MODEL), lora_config(micro_batches=micro_batches)
     config = dataclasses.replace(config, **changes)
-    programs = make_programs(config, MODEL, HEAD, mesh, None, (), base)
+    programs = make_programs(config, MODEL, HEAD, mesh, stored=base)
     state, _ = first_state(config, base, programs, np.uint32(3))
     found = []
     for step in range(3):
