@@ -635,7 +635,7 @@ def test_learned_and_predicted_alike_on_every_road(case, pretrained, tmp_path, m
     for file, count, seed in ((train, 240, 0), (dev, 30, 1)):
         file.write_text(make_file(np.random.default_rng(seed), count))
     made, make = [], loop.make_programs
-    monkeypatch.setattr(loop, "make_programs", lambda *args: made.append(make(*args)) or made[-1])
+    monkeypatch.setattr(loop, "make_programs", lambda *args, **rest: made.append(make(*args, **rest)) or made[-1])
     files = {"train": train, "dev": dev}
     config = task_config(task, pretrained / "pretrained", work, files, **FAST | changes)
     results = finetune(config).results

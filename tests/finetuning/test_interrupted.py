@@ -138,7 +138,7 @@ def test_kill_9_in_the_middle_of_a_task(two_seeds, pretrained, tmp_path, taught)
 def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, monkeypatch):
     made = []
     make = loop.make_programs
-    monkeypatch.setattr(loop, "make_programs", lambda *args: made.append(make(*args)) or made[-1])
+    monkeypatch.setattr(loop, "make_programs", lambda *args, **rest: made.append(make(*args, **rest)) or made[-1])
     grid = {"grid_batch_sizes": (16,), "grid_learning_rates": (2e-3, 1e-6), "grid_epochs": (1, 2)}
     usual = {name: getattr(FinetuneConfig(), name) for name in ("batch_size", "learning_rate", "epochs")}
     config = run_config(pretrained, tmp_path / "work", grid=True, **usual, **grid, select="best", packing="off")
