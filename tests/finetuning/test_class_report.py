@@ -108,6 +108,7 @@ def test_the_page_shows_what_is_wrong_and_runs_nothing():
     assert ["class 3", "class 5", "2"] in page.rows and ["class 7", "class 5", "1"] in page.rows
 
 
+@pytest.mark.slow  # pages and figures themselves are tested above
 def test_a_finished_run_has_the_report_of_the_chosen_model(two_seeds):
     config, results = two_seeds
     work = pathlib.Path(config.workdir)

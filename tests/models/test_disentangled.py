@@ -319,7 +319,7 @@ def unrolled(config: ModelConfig):
 @pytest.mark.parametrize(
     "model, changes, remat",
     [
-        (CONVOLVED, {}, "sel"),
+        pytest.param(CONVOLVED, {}, "sel", marks=pytest.mark.slow),  # of BERT's layers a sibling is quick
         *(pytest.param(FIRST, {}, remat, marks=pytest.mark.slow) for remat in ("none", "full")),
         pytest.param(THIRD, {}, "sel", marks=pytest.mark.slow),
         pytest.param(CONVOLVED, {}, "none", marks=pytest.mark.slow),

@@ -75,10 +75,7 @@ def inputs(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
 QUICK = (
     "one layer",
     "convolution",
-    "mpnet",
-    "albert",
     "alibi",
-    "gpt",
     "modern",
     "window with global tokens",
 )

@@ -239,7 +239,7 @@ def rows_of(*rows):
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(CONFIG, id="both directions"),
+        pytest.param(CONFIG, id="both directions", marks=pytest.mark.slow),
         pytest.param(LEFT_TO_RIGHT, id="left to right", marks=pytest.mark.slow),
     ],
 )

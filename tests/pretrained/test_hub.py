@@ -529,6 +529,7 @@ def test_what_a_configuration_says_of_the_hub():
     assert "in memory too" in message(loop.from_arguments, "text", rows, {**given, "hub": "a/b"})
 
 
+@pytest.mark.slow
 def test_a_fine_tuning_records_both_commits(data, files, tmp_path):
     commit = data.commit("acme/tiny", files)
     config = dataclasses.replace(task_defaults("text"), init_from="acme/tiny", workdir=str(tmp_path / "run"))

@@ -265,6 +265,7 @@ EVERYTHING = optax.chain(
 falling = lambda step: 1e-3 / (1 + step)
 
 
+@pytest.mark.slow
 def test_what_the_options_mean_can_be_given(finished, tmp_path):
     options, _ = finished
     adam, parameters = OptimizerConfig(), BertForPreTraining(read_config(options.workdir).model).parameters
