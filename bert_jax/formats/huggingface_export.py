@@ -310,11 +310,16 @@ def _their_values(place: Place, array: StoredArray, layer: int):
     return lambda: place.split_up(array.read((slice(layer, layer + 1), *index[1:]))[0])
 
 
-def _kind(stored: StoredModel) -> ModelType:
-    """Return the model type to write; raise a UserError if there is none that computes the same."""
+def type_of(stored: StoredModel) -> ModelType | None:
+    """Return the model type of transformers that computes what a model does; None if there is none."""
     vocabulary = stored.tokenizer and stored.tokenizer.vocabulary
     family = vocabulary.family.name if isinstance(vocabulary, SentencePieces) else ""
-    kind = type_to_write(stored.model, family, stored.architecture)
+    return type_to_write(stored.model, family, stored.architecture)
+
+
+def _kind(stored: StoredModel) -> ModelType:
+    """Return the model type to write; raise a UserError if there is none that computes the same."""
+    kind = type_of(stored)
     if kind is None:
         raise UserError(
             f"no model type of transformers that is known here ({', '.join(MODEL_TYPES)}) computes what {stored.path} "

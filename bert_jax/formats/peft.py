@@ -26,8 +26,7 @@ from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError, first_lines
 from bert_jax.files import inside, read_object, write_atomically
 from bert_jax.formats import huggingface, safetensors_files
-from bert_jax.formats.huggingface_export import in_turns
-from bert_jax.formats.model_types import type_to_write
+from bert_jax.formats.huggingface_export import in_turns, type_of
 from bert_jax.formats.model_types.definition import HeadKind, ModelType
 from bert_jax.formats.safetensors_files import FLOATS, FileTensor
 from bert_jax.formats.stored import Place, StoredModel, added, place_of
@@ -40,7 +39,6 @@ from bert_jax.models.bert_parameters import (
     reads_pooler,
 )
 from bert_jax.parameters import ParameterTable
-from bert_jax.tokenization.sentence_pieces import SentencePieces
 
 CONFIG, WEIGHTS, HEAD = "adapter_config.json", safetensors_files.ADAPTER, "head.json"
 EMBEDDING, TASK = "embedding.json", "task.json"
@@ -245,9 +243,7 @@ def _recorded_task(stored: StoredModel, directory: epath.Path) -> dict[str, Any]
 
 
 def _kind(stored: StoredModel) -> ModelType:
-    vocabulary = stored.tokenizer and stored.tokenizer.vocabulary
-    family = vocabulary.family.name if isinstance(vocabulary, SentencePieces) else ""
-    kind = type_to_write(stored.model, family, stored.architecture)
+    kind = type_of(stored)
     if kind is None:
         raise UserError(
             f"{stored.path} is a model that transformers does not have, so PEFT has no names for its matrices; "
