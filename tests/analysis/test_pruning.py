@@ -59,7 +59,7 @@ def with_redundant_layer(norm_position: str, layer: int) -> PretrainedModel:
     return model
 
 
-@pytest.mark.parametrize("norm_position, layer", [("pre", 0), ("post", 2)])
+@pytest.mark.parametrize("norm_position, layer", [("pre", 0), pytest.param("post", 2, marks=pytest.mark.slow)])
 def test_a_layer_that_adds_nothing_goes_first(norm_position, layer):
     model = with_redundant_layer(norm_position, layer)
     result = prune(model, random_texts(24), 1, draws=1, batch_size=16, progress=False)

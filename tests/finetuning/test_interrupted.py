@@ -17,6 +17,7 @@ import processes
 import pytest
 from dying import dying
 from small_finetuning import MODEL, Killed, assert_same_weights, run_config, weights
+from small_model import compiled
 from small_pretraining import DOES_NOT_FIT, finetune, full_device
 from workdirs import wrong_at
 
@@ -304,9 +305,9 @@ def learning(updates) -> dict[str, list[bool]]:
 def test_a_layer_more_learns_in_each_epoch_and_the_embeddings_last(sizes):
     ones = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes(sizes))
     thaw = unfrozen_by_epoch(LAYERS, bert_parameters(sizes, (), HEAD))
+    update = compiled(lambda epoch: thaw.update(ones, thaw.init(ones), epoch=epoch)[0])
     for epoch in range(LAYERS + 3):
-        updates, _ = thaw.update(ones, thaw.init(ones), epoch=np.int32(epoch))
-        found = learning(updates)
+        found = learning(update(np.int32(epoch)))
         assert found["encoder"] == [layer >= LAYERS - epoch for layer in range(LAYERS)]
         assert found["head"] == found["pooler"] == [True]
         assert found["embeddings"] == [epoch > LAYERS]

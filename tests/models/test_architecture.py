@@ -273,7 +273,7 @@ def modern(config: ModelConfig, compute: ComputeConfig) -> Architecture:
 EVEN = dataclasses.replace(DEEP, hidden_size=24, num_heads=3, norm_position="pre")
 
 
-@pytest.mark.parametrize("layers", ["scan", "loop"])
+@pytest.mark.parametrize("layers", [pytest.param("scan", marks=pytest.mark.slow), "loop"])
 def test_with_rotary_positions_a_text_in_a_packed_row_is_as_if_alone(layers):
     """Only distances count and segments separate texts, so a text's states do not depend on its place in the row."""
     model = BertForPreTraining(EVEN, ComputeConfig(dtype="float32", layers=layers), (), modern)

@@ -130,19 +130,18 @@ def test_what_a_kernel_does_not_support_is_refused_by_name_or_computed_by_plain_
     restricted, given = ASKED[feature]
     query = QUERY[:, [1, 5]] if feature == "queries" else QUERY
     inputs = query, KEY, VALUE, AttentionMask(padding=DECLARED_PADDING, **restricted)
-    expected = plain.attention(*inputs, **given)
+    others = EVERYTHING - {feature}
+    replaced, supporting = Kernel(careless, others, otherwise=plain.attention), Kernel(plain.attention, EVERYTHING)
+    roads = plain.attention, careless, replaced, supporting
+    expected, alone, found, supported = compiled(lambda: [road(*inputs, **given) for road in roads])()
     # The function alone would return something else, or nothing, and say no word.
-    alone = careless(*inputs, **given)
     assert (alone[1] is None) == (expected[1] is not None) or not np.allclose(alone[0], expected[0], atol=1e-3)
 
-    others = EVERYTHING - {feature}
     with pytest.raises(UserError) as caught:
         Kernel(careless, supports=others)(*inputs, **given)
     said = f"the attention kernel careless cannot compute this call: it has no {WORDS[feature]}"
     assert str(caught.value).startswith(said)
-    found = Kernel(careless, supports=others, otherwise=plain.attention)(*inputs, **given)
     np.testing.assert_array_equal(found[0], expected[0])
-    supported = Kernel(plain.attention, supports=EVERYTHING)(*inputs, **given)
     np.testing.assert_array_equal(supported[0], expected[0])
     needs = call_of(query, KEY, inputs[3], given.get("dropout_key"), given.get("rate", 0.0), "collect" in given).needs
     assert needs == {feature} | ({"window"} if feature in ("global_tokens", "queries") else set())
@@ -198,7 +197,7 @@ def test_packed_rows_and_dropout_are_not_ignored_by_a_kernel_from_outside():
             model.encode(params, ids, 0 * ids, mask, **given).last_hidden_state
         )
         with pytest.raises(UserError, match=f"careless cannot compute this call: it has no {word}"):
-            states(model_with(Kernel(careless, supports=())))
+            jax.eval_shape(states, model_with(Kernel(careless, supports=())))
         replaced = model_with(Kernel(careless, supports=(), otherwise=plain.attention))
         both = compiled(lambda models=(replaced, usual), states=states: list(map(states, models)))
         np.testing.assert_array_equal(*both())

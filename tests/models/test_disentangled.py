@@ -293,7 +293,7 @@ def test_what_is_around_a_token_ends_where_its_text_ends(width):
             np.testing.assert_array_equal(found[row, position, place], x[row, there] if seen else np.zeros(4))
 
 
-@pytest.mark.parametrize("config", [CONVOLVED, PLAIN], ids=["deberta", "bert"])
+@pytest.mark.parametrize("config", [CONVOLVED, pytest.param(PLAIN, marks=pytest.mark.slow)], ids=["deberta", "bert"])
 def test_a_convolved_text_in_a_packed_row_is_computed_as_if_alone(config):
     model = BertForPreTraining(config, FLOAT32, ())
     params, (ids, types, _) = perturbed(model), rows(20, (20,))

@@ -70,7 +70,7 @@ def test_equals_a_float64_forward_pass_in_numpy(norm_position, activation):
         np.testing.assert_allclose(np.asarray(actual[name]), np.asarray(value), atol=5e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("norm_position", ["post", "pre"])
+@pytest.mark.parametrize("norm_position", ["post", pytest.param("pre", marks=pytest.mark.slow)])
 def test_gradient_equals_finite_differences_in_float64(norm_position):
     config = dataclasses.replace(SMALL, num_layers=2, norm_position=norm_position)
     model, batch = BertForPreTraining(config, FLOAT32), make_batch()
@@ -140,7 +140,9 @@ def test_initial_values():
     assert np.abs(np.triu(np.corrcoef(np.stack(draws)), 1)).max() < 0.6  # no two parameters are drawn from one key
 
 
-@pytest.mark.parametrize("form", ["post", pytest.param("geglu", marks=pytest.mark.slow), "deberta", "xlnet"])
+@pytest.mark.parametrize(
+    "form", ["post", *(pytest.param(form, marks=pytest.mark.slow) for form in ("geglu", "deberta")), "xlnet"]
+)
 def test_outputs_of_branches_may_begin_smaller_by_the_number_of_branches(form):
     """By the closed form 0.8796 · 0.02 / √(2 · layers), and value by value; every other array begins as it did."""
     forms = {

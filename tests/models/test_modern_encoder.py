@@ -187,7 +187,7 @@ def test_heads_that_share_keys_and_values_are_those_with_copies_of_them():
         np.testing.assert_allclose(own, np.asarray(copies).reshape(2, 24, 2, 3, 4).sum(3), atol=2e-4, rtol=2e-4)
 
 
-@pytest.mark.parametrize("head", ["affine", "linear"])
+@pytest.mark.parametrize("head", ["affine", pytest.param("linear", marks=pytest.mark.slow)])
 def test_words_are_predicted_with_a_table_of_their_own(head):
     """By the losses of blocks of words as by the logits; 61 words in 64 rows of the table."""
     config = dataclasses.replace(GROUPED, word_head=head, vocab_pad_multiple=64)
@@ -274,7 +274,10 @@ def test_a_single_layer_is_the_first_of_several():
     assert costs.training_flops(one, bert_parameters(one), 16, 3).kernels > 0
 
 
-@pytest.mark.parametrize("options", [{"positions": "rope"}, {"positions": "alibi"}, BIASED], ids=str)
+ROPE = pytest.param({"positions": "rope"}, marks=pytest.mark.slow)  # in the core: those of test_architecture.py
+
+
+@pytest.mark.parametrize("options", [ROPE, {"positions": "alibi"}, BIASED], ids=str)
 def test_a_text_in_a_packed_row_is_as_if_alone(options):
     config = variant(MODERN, **options)
     model = BertForPreTraining(config, FLOAT32, ())

@@ -136,7 +136,11 @@ def test_an_architecture_from_outside_is_computed_whole():
 
 @pytest.mark.parametrize(
     "options, kind, packed",
-    [({}, "classification", True), ({"task_transform": True}, "classification", False), ({}, "choice", False)],
+    [
+        ({}, "classification", True),
+        pytest.param({"task_transform": True}, "classification", False, marks=pytest.mark.slow),
+        ({}, "choice", False),
+    ],
     ids=["packed", "transform", "choice"],
 )
 def test_a_task_has_the_scores_of_whole_layers(options, kind, packed):

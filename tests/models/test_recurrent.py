@@ -193,7 +193,7 @@ def test_what_dropped_weights_add_to_a_state_has_the_expectation_and_variance_of
     assert sums.var() == pytest.approx(variance, rel=0.15)
 
 
-@pytest.mark.parametrize("direction", ["both", "left_to_right"])
+@pytest.mark.parametrize("direction", ["both", pytest.param("left_to_right", marks=pytest.mark.slow)])
 def test_weights_between_states_are_dropped_in_training_alone(direction):
     config = variant(dataclasses.replace(SIZES, direction=direction, hidden_dropout=0.0), recurrent_dropout=0.5)
     dropping = BertForPreTraining(config, parts=("mlm", "pooler"))
@@ -406,7 +406,7 @@ def test_features_that_cannot_be():
     [
         ("classification", (BATCH, BILSTM_LENGTH), (BATCH, 3)),
         pytest.param("regression", (BATCH, BILSTM_LENGTH), (BATCH,), marks=pytest.mark.slow),
-        ("choice", (1, BATCH, BILSTM_LENGTH), (1, BATCH)),
+        pytest.param("choice", (1, BATCH, BILSTM_LENGTH), (1, BATCH), marks=pytest.mark.slow),
         ("span", (BATCH, BILSTM_LENGTH), (BATCH, BILSTM_LENGTH, 2)),
     ],
 )

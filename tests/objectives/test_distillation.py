@@ -337,7 +337,7 @@ def test_the_scores_of_a_teacher_are_learned_beside_the_labels(kind):
     assert float(metrics["loss"]) == pytest.approx(0.75 * mean + 0.25 * expected / weight, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["classification", "regression"])
+@pytest.mark.parametrize("kind", ["classification", pytest.param("regression", marks=pytest.mark.slow)])
 def test_sequences_that_share_a_row_are_taught_as_if_each_had_its_own(kind):
     student, teacher = BertForTask(TASK_STUDENT, HEADS[kind], FLOAT32), BertForTask(SMALL, HEADS[kind], FLOAT32)
     objective = TaughtTaskObjective(student, teacher, TaskDistillationConfig(teacher="there"))

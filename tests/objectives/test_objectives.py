@@ -205,7 +205,7 @@ def objective():
     return PretrainingObjective(BertForPreTraining(MODEL, FLOAT32))
 
 
-CORE = {("nsp", "token"), ("sop", "span"), ("none", "whole_word")}  # each kind of pairs and each unit of masks once
+CORE = {("nsp", "token"), ("none", "whole_word")}  # with pairs and without; the other kinds have the same arrays
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ CORE = {("nsp", "token"), ("sop", "span"), ("none", "whole_word")}  # each kind 
         pytest.param(pairs, unit, marks=[] if (pairs, unit) in CORE else [pytest.mark.slow])
         for pairs in PAIRS
         for unit in ("token", "whole_word", "span")
-        if (pairs, unit) in CORE or EXHAUSTIVE
+        if (pairs, unit) in {*CORE, ("sop", "span")} or EXHAUSTIVE
     ],
 )
 def test_loss_and_gradients_are_those_of_the_texts_one_per_row(store, objective, sentence_pairs, unit):

@@ -328,8 +328,8 @@ def test_a_run_from_a_model_begins_with_a_state_of_its_parameters(everything, tm
     np.testing.assert_array_equal(first, stored[kernel])  # the rate of step 0 is 0
     # p − 1 · (gradient + p − first) = first − gradient: clipped gradients are small, other parameters are not.
     second = values(f"{begun.workdir}/checkpoints/step_000000002")[kernel]
-    init = jax.jit(BertForPreTraining(read_config(begun.workdir).model).init)
-    drawn = init(jax.random.key(0))["encoder"]["attention"]["query"]["kernel"]
+    init = BertForPreTraining(read_config(begun.workdir).model).init
+    drawn = jax.jit(lambda key: init(key)["encoder"]["attention"]["query"]["kernel"])(jax.random.key(0))
     assert 0 < np.linalg.norm(second - first) < 1 < np.linalg.norm(drawn - first)
 
 

@@ -40,8 +40,7 @@ def reference():
 @pytest.mark.parametrize(
     "mesh",
     [
-        MeshConfig(data=8),
-        pytest.param(MeshConfig(data=1, fsdp=8), marks=pytest.mark.slow),
+        *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in (MeshConfig(data=8), MeshConfig(data=1, fsdp=8))),
         CUBE,
         pytest.param(MeshConfig(data=4, fsdp=2), marks=pytest.mark.slow),
         MeshConfig(slice=2, fsdp=2),
@@ -89,7 +88,11 @@ def test_dropout_is_on_in_that_comparison_and_new_at_every_step(reference):
 
 
 @pytest.mark.parametrize(
-    "mesh, micro_batches", [(MeshConfig(data=8), 2), (CUBE, 4), pytest.param(SINGLE, 2, marks=pytest.mark.slow)]
+    "mesh, micro_batches",
+    [
+        (MeshConfig(data=8), 2),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((CUBE, 4), (SINGLE, 2))),
+    ],
 )
 def test_micro_batches_equal_the_whole_batch(mesh, micro_batches, whole_batch):
     history, params = losses(*tiny(dropout=0.0, micro_batches=micro_batches), mesh, steps=3)

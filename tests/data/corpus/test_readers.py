@@ -587,7 +587,7 @@ def test_wrapped_text_gives_the_plain_store(tmp_path, vocab, monkeypatch, capsys
     assert open_store(tmp_path / "wrapped").num_sentences == sum(lengths)
 
 
-@pytest.mark.parametrize("between", ["\n", "\n\n"])
+@pytest.mark.parametrize("between", [pytest.param("\n", marks=pytest.mark.slow), "\n\n"])
 def test_the_number_of_workers_and_of_blocks_makes_no_difference(tmp_path, vocab, monkeypatch, between):
     monkeypatch.setattr(store_writer, "SHARD_TOKENS", 20_000)
     text = between.join("\n".join(textwrap.wrap(text, 72)) for text in paragraphs(100))

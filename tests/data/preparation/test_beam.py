@@ -51,7 +51,7 @@ def corpus(tmp_path):
     return f"{tmp_path}/*.txt*,{tmp_path}/e.jsonl"
 
 
-@pytest.mark.parametrize("sentences", ["lines", "split"])
+@pytest.mark.parametrize("sentences", [pytest.param("lines", marks=pytest.mark.slow), "split"])
 def test_the_store_is_that_of_the_local_runner(tmp_path, vocab, small_blocks, corpus, sentences):
     manifest = run(corpus, vocab, tmp_path / "local", sentences=sentences)
     assert len(manifest.shards) > 2
@@ -202,18 +202,18 @@ def test_options_that_cannot_be_meant(tmp_path, vocab, options, match):
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("option", ["template_location=gs://bucket/template", "dry_run=True", "no_wait_until_finish"])
 def test_what_does_not_wait_for_the_pipeline_is_refused_and_an_unfinished_store_kept(
-    tmp_path, vocab, small_blocks, corpus, monkeypatch, option
+    tmp_path, vocab, small_blocks, corpus, monkeypatch
 ):
     with monkeypatch.context() as patched, pytest.raises(UserError, match="the same command resumes"):
         patched.setattr(beam, "planned_shards", lambda *_: 1 / 0)
         run(corpus, vocab, tmp_path / "store", runner="beam")
     unfinished = contents(tmp_path / "store")
     assert any("blocks" in name for name in unfinished)
-    with pytest.raises(UserError, match=f"--beam.{option.split('=')[0]} would not wait for the end"):
-        run(corpus, vocab, tmp_path / "store", runner="beam", beam=(option,))
-    assert contents(tmp_path / "store") == unfinished
+    for option in ("template_location=gs://bucket/template", "dry_run=True", "no_wait_until_finish"):
+        with pytest.raises(UserError, match=f"--beam.{option.split('=')[0]} would not wait for the end"):
+            run(corpus, vocab, tmp_path / "store", runner="beam", beam=(option,))
+        assert contents(tmp_path / "store") == unfinished
 
 
 def test_beam_that_is_not_installed(tmp_path, vocab, monkeypatch):

@@ -64,12 +64,12 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, vocab, small_bloc
     records = [{"text": "\n".join(lines)} for lines in random_documents(30, seed=2)]
     (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, records)))
     stores = []
-    for workers in (1, 2, 3):
+    for workers in (1, 3):
         corpora = f"{tmp_path}/*.txt*,{tmp_path}/d.jsonl"
         run(corpora, vocab, tmp_path / f"store{workers}", workers=workers, sentences="split")
         stores.append(contents(tmp_path / f"store{workers}"))
     (tmp_path / "vocab.txt").unlink()
-    assert stores[0] == stores[1] == stores[2]
+    assert stores[0] == stores[1]
 
 
 def test_a_giant_line_stays_one_document(tmp_path, vocab, small_blocks):
