@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 
-from processes import UNOPTIMIZED
+from processes import UNOPTIMIZED, end_forks
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -111,11 +111,12 @@ def errors_of_one_line() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def fresh_interpreter() -> None:
-    """End the interpreter that tests have asked for new processes, if any."""
+    """End the interpreter that tests have asked for new processes, and the one that forks workers, if any."""
     import fresh
 
     yield
     fresh.end()
+    end_forks()
 
 
 @pytest.fixture(scope="session", autouse=True)

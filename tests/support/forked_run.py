@@ -4,7 +4,6 @@ They are forked from a process that has imported everything; `run_process` begin
 """
 
 import json
-import multiprocessing
 import os
 import pathlib
 import sys
@@ -19,9 +18,6 @@ from bert_jax.config.options import to_dict
 from bert_jax.console import load_config
 from bert_jax.pretraining import pretrain
 
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload([__name__])
-
 
 def run(config: Config, dies_after: int = 0) -> tuple[int, str]:
     """Return the exit status of the run, negative if a signal ended it, and everything that was printed.
@@ -31,7 +27,7 @@ def run(config: Config, dies_after: int = 0) -> tuple[int, str]:
     file, log = (pathlib.Path(config.workdir).with_suffix(suffix) for suffix in (".json", ".log"))
     file.write_text(json.dumps(to_dict(config)))
     environment = processes.one_device(killed=dies_after > 0)
-    process = _FORKS.Process(target=_pretrain, args=(str(file), str(log), environment, dies_after))
+    process = processes.forks(__name__).Process(target=_pretrain, args=(str(file), str(log), environment, dies_after))
     process.start()
     try:
         process.join(processes.SECONDS)

@@ -1,6 +1,7 @@
 """Processes that tests start: what they share, and waiting for them; a deadline ends what hangs, not what is slow."""
 
 import importlib.metadata
+import multiprocessing.forkserver
 import os
 import random
 import socket
@@ -25,6 +26,20 @@ SECONDS = 1000  # less than pytest's own limit, which would end the worker's oth
 def run(*words, **options) -> subprocess.CompletedProcess:
     """Run a program to its end: exit status, and what it printed."""
     return subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, **options)
+
+
+def forks(module: str) -> multiprocessing.context.ForkServerContext:
+    """Return the context whose processes are forked from one that has imported `module`, and that for no other."""
+    context, server = multiprocessing.get_context("forkserver"), multiprocessing.forkserver._forkserver
+    if server._preload_modules != [module]:
+        server._stop()
+        context.set_forkserver_preload([module])
+    return context
+
+
+def end_forks() -> None:
+    """End the process that others are forked from, if there is one, and wait for it: its processor time is known."""
+    multiprocessing.forkserver._forkserver._stop()
 
 
 def wait_until(condition, alive=lambda: True, said=lambda: "") -> None:

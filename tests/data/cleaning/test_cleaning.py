@@ -104,6 +104,7 @@ def test_a_clean_corpus_makes_the_store_of_what_stays(tmp_path, vocab, small_blo
     assert {each.step: each.documents for each in cleaned.manifest.cleaning}["languages.de"] >= 3
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_cleaning_is_the_same_for_any_workers_by_beam_and_when_interrupted(tmp_path, vocab, small_blocks, monkeypatch):
     corpus, clean = write_corpus(tmp_path / "a.txt", planted()), CleaningConfig(languages=("en",), contacts="remove")
     for workers in (1, 2):

@@ -94,6 +94,7 @@ def test_articles_are_their_paragraphs(tmp_path, monkeypatch, name, block_bytes)
     assert read(path) == PARAGRAPHS
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_what_was_left_out_is_in_the_manifest_for_any_number_of_workers(tmp_path, dump, vocab, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 3000)
     for workers in (1, 2):
@@ -228,6 +229,7 @@ def test_blocks_resume_at_every_position(tmp_path, monkeypatch):
         assert [e.payload for e in read_blocks(source, start=block.end)] == [e.payload for e in whole[index + 1 :]]
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_the_manifest_counts_records_without_text(tmp_path, vocab, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 300)
     path = write(tmp_path / "a.wet.gz", RECORDS)

@@ -427,6 +427,7 @@ def test_blocks_of_arrow_resume_at_every_position(tmp_path, monkeypatch, name):
         assert list(read_blocks(source, start=block.end)) == whole[index + 1 :]
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_the_store_is_the_same_for_any_number_of_workers_and_that_of_json_lines(tmp_path, vocab, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 2000)
     WRITERS["a.parquet"](TABLE, tmp_path / "a.parquet")
@@ -587,6 +588,7 @@ def test_wrapped_text_gives_the_plain_store(tmp_path, vocab, monkeypatch, capsys
     assert open_store(tmp_path / "wrapped").num_sentences == sum(lengths)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("between", [pytest.param("\n", marks=pytest.mark.slow), "\n\n"])
 def test_the_number_of_workers_and_of_blocks_makes_no_difference(tmp_path, vocab, monkeypatch, between):
     monkeypatch.setattr(store_writer, "SHARD_TOKENS", 20_000)

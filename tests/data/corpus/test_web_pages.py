@@ -130,6 +130,7 @@ RECORDS = [
 ]
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("block_bytes", [300, pytest.param(1 << 20, marks=pytest.mark.slow)])
 def test_a_crawl_is_the_same_store_for_any_number_of_workers(tmp_path, vocab, monkeypatch, block_bytes):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)

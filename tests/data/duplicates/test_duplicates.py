@@ -312,6 +312,7 @@ def corpus(tmp_path):
     return f"{tmp_path}/a.txt,{tmp_path}/b.txt"
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_any_number_of_workers_and_interruptions_make_one_store(tmp_path, vocab, small_blocks, corpus, monkeypatch):
     """Interrupted while records are made, while they are searched, when all is found, and while text is encoded."""
     for workers in (1, 2):

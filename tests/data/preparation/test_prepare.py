@@ -101,6 +101,7 @@ def test_a_large_vocabulary_takes_32_bits(tmp_path):
     assert open_store(tmp_path / "store").tokens(np.arange(2)).tolist() == [len(VOCABULARY) + 69999, len(VOCABULARY)]
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_sentencepiece_vocabulary_is_stored_and_used(tmp_path, small_blocks):
     import sentencepiece
 
@@ -193,6 +194,7 @@ def fails(match, tmp_path):
     assert contents(tmp_path) == before and not (tmp_path / "store").exists()
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_text_found_late_leaves_nothing(tmp_path, vocab, small_blocks, workers):
     (tmp_path / "a.txt").write_bytes(b"good text\n\n" * 500 + b"\xff")
