@@ -229,13 +229,13 @@ def test_bad_preparations_get_one_line_and_nothing_is_written(case, place, capfd
     "command",
     [
         pytest.param("prepare --input=@/latin1.txt --vocab=@/vocab.txt --output=@/new", marks=pytest.mark.slow),
-        "pretrain @/config.json --workdir=@/new --mesh.data=3",
+        pytest.param("pretrain @/config.json --workdir=@/new --mesh.data=3", marks=pytest.mark.slow),
         pytest.param("evaluate @/run --data.path=@/other_store", marks=pytest.mark.slow),
     ],
     ids=["not UTF-8", "a mesh for other devices", "evaluate on another vocabulary"],
 )
 def test_the_libraries_add_no_line_of_their_own(command, bad_inputs):
-    """In a process of its own, where absl, JAX and TensorFlow greet whom they can."""
+    """In a process of its own, where absl, JAX and TensorFlow greet whom they can; quick: test_information.py."""
     words = [word.replace("@", str(bad_inputs)) for word in command.split()]
     finished = bert_jax(*words)
     assert finished.returncode == 2 and finished.stdout in ("", "starting JAX\n")

@@ -297,7 +297,17 @@ OF_TASKS = {  # the tasks that have an option which others do not have, and a va
 }
 
 
-@pytest.mark.parametrize("task", TASKS)
+def by_kind() -> list:
+    """Return all tasks; those that share the kind of an earlier one, and no option is theirs, are slow tests."""
+    seen, found = set(), []
+    for task in TASKS:
+        kind = type(task_defaults(task).options), *(task in has for has, _ in OF_TASKS.values())
+        found.append(pytest.param(task, marks=pytest.mark.slow) if kind in seen else task)
+        seen.add(kind)
+    return found
+
+
+@pytest.mark.parametrize("task", by_kind())
 def test_a_task_has_and_shows_its_own_options_alone(task, capsys):
     default = dataclasses.replace(task_defaults(task), init_from="m", workdir="w")
     shown = shown_options(printed_by(capsys, "finetune", task, "--help"))

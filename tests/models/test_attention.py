@@ -242,13 +242,12 @@ def test_parameter_counts_are_those_of_transformers(config, encoder, whole):
 
 def test_packed_texts_have_the_states_they_have_alone():
     model = BertForPreTraining(PADDED_SMALL, ComputeConfig(dtype="float32"), ("mlm",))
-    params = jax.jit(model.init)(jax.random.key(0))
+    params = perturbed(model)
     ids = np.random.RandomState(0).randint(2, 40, (1, 16)).astype(np.int32)
     ids[0, 13:] = 1
     text_ids = np.repeat([[1, 2, 0]], [6, 7, 3], axis=1).astype(np.int32)
     real, zeros = (ids != 1).astype(np.int32), np.zeros_like(ids)
-    texts = PackedTexts(jax.numpy.asarray(text_ids), jax.numpy.asarray([[0, 6]]))
-    encode = jax.jit(model.encode)
+    texts, encode = PackedTexts(text_ids, np.array([[0, 6]])), compiled(model.encode)
     packed = encode(params, ids, zeros, real, texts=texts).last_hidden_state
     for begin, end in ((0, 6), (6, 13)):
         part = ids[:, begin:end]

@@ -316,6 +316,7 @@ def test_padded_vocabulary_changes_nothing():
     assert not np.any(gradient["embeddings"]["word"]["table"][61:]) and not np.any(gradient["mlm"]["bias"][61:])
 
 
+@pytest.mark.slow
 def test_runs_without_implicit_transfers():
     model = BertForPreTraining(SMALL)
     batch, key = jax.device_put(make_batch()), jax.random.key(0)

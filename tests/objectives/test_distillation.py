@@ -316,7 +316,11 @@ def by_hand(kind, batch, ours, theirs, temperature):
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in ("regression", "span") else kind for kind in HEADS]
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow) if kind in ("regression", "span", "choice") else kind
+        for kind in HEADS
+    ],
 )
 def test_the_scores_of_a_teacher_are_learned_beside_the_labels(kind):
     student, teacher = BertForTask(TASK_STUDENT, HEADS[kind], FLOAT32), BertForTask(SMALL, HEADS[kind], FLOAT32)

@@ -389,7 +389,7 @@ def params_of_span_boundary():
     return perturbed(BertForPreTraining(SMALL, FLOAT32, PARTS))
 
 
-@pytest.mark.parametrize("products", ["plain", "cpu"])
+@pytest.mark.parametrize("products", ["plain", pytest.param("cpu", marks=pytest.mark.slow)])
 def test_loss_equals_the_transcription(params_of_span_boundary, products):
     config = dataclasses.replace(SMALL, activation="gelu_erf")
     model = BertForPreTraining(config, ComputeConfig(dtype="float32", products=products), PARTS)

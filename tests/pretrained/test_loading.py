@@ -249,9 +249,15 @@ def test_half_precision_becomes_float32():
         np.testing.assert_array_equal(values, stored.arrays[path].read(...).astype(np.float16).astype(np.float32))
 
 
-def test_loading_and_encoding_need_no_tensorflow(workdir):
-    seen = fresh.loaded_by(f"import bert_jax; bert_jax.load({str(workdir[0])!r}).embed('the cat')")
-    assert "jax" in seen and not seen & {"tensorflow", "torch", "transformers"}
+def test_the_pre_training_loop_loads_no_task_and_loading_and_encoding_need_no_tensorflow(workdir):
+    """One process, as importing JAX takes most of it."""
+    code = "import sys, bert_jax.pretraining\nprint(*sys.modules)\n"
+    ended = fresh.run(f"{code}bert_jax.load({str(workdir[0])!r}).embed('the cat')\nprint(*sys.modules)", cwd=fresh.ROOT)
+    assert (ended.returncode, ended.stderr) == (0, "")  # no library greets
+    first, last = (line.split() for line in ended.stdout.splitlines())
+    assert "bert_jax.training.step" in first and "jax" in last
+    assert not [name for name in first if name.startswith(("bert_jax.tasks", "bert_jax.finetuning"))]
+    assert not {*first, *last} & {"tensorflow", "torch", "transformers"}
 
 
 def test_the_public_names():

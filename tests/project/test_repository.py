@@ -173,12 +173,6 @@ def test_scripts_and_makers_of_oracles_find_what_they_import():
     assert len(files) > 10
 
 
-def test_the_pre_training_loop_loads_no_task():
-    ours = loaded_by("import bert_jax.pretraining")
-    assert "bert_jax.training.step" in ours
-    assert not {name for name in ours if name.startswith(("bert_jax.tasks", "bert_jax.finetuning", "tensorflow"))}
-
-
 @pytest.mark.parametrize(
     "modules, without",
     [

@@ -196,7 +196,9 @@ def hard_documents():
     return fixed + mixtures + random_documents(100, seed=5)
 
 
-@pytest.mark.parametrize("sequence_length", [8, 64, 128, 512])
+@pytest.mark.parametrize(
+    "sequence_length", [8, *(pytest.param(length, marks=pytest.mark.slow) for length in (64, 128)), 512]
+)
 def test_every_sentence_is_in_every_epoch(sentence_pairs, sequence_length):
     store = SyntheticStore(hard_documents())
     for short in (0.0, 0.5):
