@@ -87,7 +87,9 @@ def test_names_that_cannot_be_frozen(sharing, names, message):
     assert all(where.all() for where in frozen_parts(("encoder",), 3, table).values())
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb", "stable_adamw", "muon"])
+@pytest.mark.parametrize(
+    "name", ["adamw", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lamb", "stable_adamw")), "muon"]
+)
 def test_no_optimizer_moves_what_is_frozen(name):
     """With weight decay too; and an array that is frozen as a whole has no moments."""
     model = BertForTask(dataclasses.replace(MODEL, hidden_size=4, num_heads=1, intermediate_size=4), HEAD)

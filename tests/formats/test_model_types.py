@@ -381,8 +381,17 @@ def test_a_table_that_is_there_under_the_name_of_the_head_alone(tmp_path, name):
 PREFIXES = ("module.", "_orig_mod.", "model.", "bert_model.", "_orig_mod.module.", "0.auto_model.")
 
 
-@pytest.mark.parametrize("key", ["mlm", "encoder"])
-@pytest.mark.parametrize("name", FORMS)
+BARE = ("bert", "xlnet")
+"""The types whose encoders without a head are among the core tests."""
+
+
+@pytest.mark.parametrize(
+    "name, key",
+    [
+        *((name, "mlm") for name in FORMS),
+        *(pytest.param(name, "encoder", marks=() if name in BARE else pytest.mark.slow) for name in FORMS),
+    ],
+)
 def test_what_wrappers_put_before_all_names_is_left_out_and_said(tmp_path, caplog, name, key):
     place = tmp_path / "theirs"
     state = exported(make(name, key), place)

@@ -362,7 +362,9 @@ def test_flops_count_the_convolution_once():
     assert (with_it.attention, with_it.heads) == (without.attention, without.heads)
 
 
-@pytest.mark.parametrize("remat", ["none", "sel", pytest.param("dots", marks=pytest.mark.slow), "full"])
+@pytest.mark.parametrize(
+    "remat", ["none", *(pytest.param(remat, marks=pytest.mark.slow) for remat in ("sel", "dots")), "full"]
+)
 @pytest.mark.parametrize("dtype, value_bytes", [pytest.param("float32", 4, marks=pytest.mark.slow), ("bfloat16", 2)])
 def test_the_memory_is_what_differentiation_keeps(remat, dtype, value_bytes):
     """Beside what it keeps of the same model without a convolution, and beside a bit per token."""

@@ -136,7 +136,7 @@ def layer_keys() -> jax.Array:
     return jnp.concatenate([jax.random.split(step, 6) for step in steps])
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("rate", [0.1, pytest.param(0.5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_streams_that_are_alike_are_independent(kind, rate):
     """Every mean and every correlation of fair words has a standard deviation of 1/√N."""
