@@ -235,7 +235,7 @@ def rotated(x: jax.Array, base: jax.Array) -> jax.Array:
     )
 
 
-@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("layers", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_scan_over_layers_that_are_one_needs_nothing_that_differs(layers):
     """Without dropout there is not even a key per layer to scan over."""
     config = dataclasses.replace(DEEP, num_layers=layers, sharing="all")

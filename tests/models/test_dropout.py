@@ -167,7 +167,7 @@ def test_neighbours_are_independent(rate):
         assert np.abs(means).max() < HUGE / math.sqrt(fair.size / fair.shape[axis])
 
 
-@pytest.mark.parametrize("distance", [1, 2, 128, 1 << 14])
+@pytest.mark.parametrize("distance", [1, pytest.param(2, marks=pytest.mark.slow), 128, 1 << 14])
 def test_no_stream_is_another_with_its_elements_exchanged(distance):
     """The flaw of `hash(index ^ seed)`: two seeds with equal high bits permute each other's words."""
     count = np.arange(64, dtype=np.uint32)

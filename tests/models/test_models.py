@@ -91,7 +91,7 @@ def test_gradient_equals_finite_differences_in_float64(norm_position):
             assert ours[index] == pytest.approx(slope, rel=1e-3, abs=2e-6), path
 
 
-@pytest.mark.parametrize("num_heads", [1, 4, 16])
+@pytest.mark.parametrize("num_heads", [1, pytest.param(4, marks=pytest.mark.slow), 16])
 def test_size_of_attention_output_does_not_depend_on_the_number_of_heads(num_heads):
     """E‖y‖² = d² σ_x² σ_V² / m with uniform attention over m positions, before the output projection."""
     size, length, rows, sigma_x = 64, 10, 400, 1.5
@@ -234,7 +234,7 @@ def test_auto_unrolls_twelve_layers_and_scans_more():
     assert (has_scan(12), has_scan(13)) == (False, True)
 
 
-@pytest.mark.parametrize("layers", ["scan", "loop"])
+@pytest.mark.parametrize("layers", ["scan", pytest.param("loop", marks=pytest.mark.slow)])
 def test_collecting_changes_nothing(layers):
     model, batch = BertForPreTraining(SMALL, ComputeConfig(dtype="float32", layers=layers)), make_batch()
     params = perturbed(model)

@@ -293,7 +293,7 @@ def states(seed=0):
     )
 
 
-@pytest.mark.parametrize("size", [1, 5, 256])
+@pytest.mark.parametrize("size", [1, pytest.param(5, marks=pytest.mark.slow), 256])
 def test_recurrent_weights_start_orthogonal_without_lapack(size):
     """Kernels of LAPACK on the devices of a mesh may wait for each other for ever."""
     key, draw = jax.random.key(3), jax.jit(orthogonal, static_argnums=1)

@@ -419,7 +419,7 @@ def test_texts_that_could_be_cut_wrongly(separator, lowercase):
     assert len(ids) == len(lengths) == 0
 
 
-@pytest.mark.parametrize("step", [pytest.param(1 if EXHAUSTIVE else 7, marks=pytest.mark.slow), 29])
+@pytest.mark.parametrize("step", [pytest.param(1 if EXHAUSTIVE else 7, marks=pytest.mark.slow), 61])
 def test_every_code_point_between_words(shared_data, step):
     tokenizer = load_tokenizer(shared_data / "vocab" / "uncased")
     characters = [chr(c) for c in range(0, 0x110000, step) if unicodedata.category(chr(c)) != "Cs"]
