@@ -145,13 +145,13 @@ def total(case: Case, found: dict[str, jax.Array]) -> jax.Array:
 
 QUICK = {  # with gradients: those with a way of their own back, and one of each kind of layer
     "roberta": ("odd/RobertaForSequenceClassification",),
-    "smaller_encoders": ("albert/PreTraining", "electra/PreTraining"),
+    "smaller_encoders": ("albert/PreTraining",),
     "deberta": ("convolved texts",),  # of its words: test_replaced_tokens.py
     "modernbert": ("words",),  # the layers of a ModernBERT decoder, a Nomic BERT and a EuroBERT are of its parts
     "modernbert_decoder": (),
     "nomic_bert": (),
     "eurobert": (),
-    "mpnet": ("words",),
+    "mpnet": (),
     "xlnet": ("orders",),  # both streams
 }
 FORWARD = {  # without
@@ -161,7 +161,7 @@ FORWARD = {  # without
     "modernbert_decoder": ("words", "every option"),
     "nomic_bert": ("words", "texts", "dynamic"),
     "eurobert": ("words", "texts", "dynamic", "yarn"),
-    "mpnet": (),
+    "mpnet": ("words",),
     "xlnet": ("texts", "choices"),  # both sides of padding; the other heads take as long
 }
 FIRST_SIZES = ("bert", "albert", "distilbert", "electra")

@@ -358,10 +358,9 @@ INPUTS = {
 
 SAVED = [
     "",
-    "text",
     "ner",
     "BiLSTM",
-    *(pytest.param(task, marks=pytest.mark.slow) for task in ("stsb", "swag", "squad_v2")),
+    *(pytest.param(task, marks=pytest.mark.slow) for task in ("text", "stsb", "swag", "squad_v2")),
 ]
 
 

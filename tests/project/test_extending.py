@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_pretraining
+from small_model import assert_trees_close, encoder_gradient, make_batch
 
 import bert_jax
 from bert_jax.config import (
@@ -125,14 +126,39 @@ def losses_of(workdir: pathlib.Path) -> list[float]:
     return [row["mlm_loss"] for row in read_rows(workdir / "metrics.jsonl") if row["kind"] == "train"]
 
 
-@pytest.mark.parametrize("dropout", [0.0, pytest.param(0.1, marks=pytest.mark.slow)])
+def counted_maps(monkeypatch) -> list[str]:
+    """Return a list that grows with each call of what the kernel of the guide is made of."""
+    calls, mapped = [], jax.lax.map
+    monkeypatch.setattr(jax.lax, "map", lambda *given: calls.append("a query at a time") or mapped(*given))
+    return calls
+
+
+def test_the_kernel_of_the_guide_gives_the_loss_and_the_gradient_of_plain_attention(monkeypatch):
+    """Of two layers; the runs that the script begins are slow tests."""
+    monkeypatch.setattr(bert_jax, "pretrain", lambda *given, **options: None, raising=False)
+    calls, names = counted_maps(monkeypatch), {"config": None, "__name__": "guide"}
+    exec(compile(script("An attention kernel"), PAGE, "exec"), names)
+    config, compute = dataclasses.replace(SMALL, attention_dropout=0.0), ComputeConfig(layers="scan", dtype="float32")
+    batch = make_batch(config)
+    inputs = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
+    own = names["objective"](bert_jax.BertForPreTraining(config, compute), Config(model=config)).model
+    plain = bert_jax.BertForPreTraining(config, compute, ())
+    params, loss, gradient = encoder_gradient(dataclasses.replace(own, parts=()), inputs)
+    assert calls
+    calls.clear()
+    _, expected, slopes = encoder_gradient(plain, inputs, params)
+    assert not calls and float(loss) == pytest.approx(float(expected), rel=1e-5)
+    assert_trees_close(gradient, slopes, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_the_kernel_of_the_guide_computes_every_layer_or_what_it_lacks_is_computed_by_plain_attention(
     dropout, small_store, tmp_path, monkeypatch
 ):
     """With dropout, to the last bit."""
     monkeypatch.setattr(bert_jax, "pretrain", small_pretraining.pretrain, raising=False)
-    calls, mapped = [], jax.lax.map
-    monkeypatch.setattr(jax.lax, "map", lambda *given: calls.append("a query at a time") or mapped(*given))
+    calls = counted_maps(monkeypatch)
     code, made = script("An attention kernel"), "Kernel(by_query, supports=(), otherwise=attention)"
     assert made in code
     losses = []
