@@ -144,7 +144,7 @@ def total(case: Case, found: dict[str, jax.Array]) -> jax.Array:
 
 
 QUICK = {  # with gradients: those with a way of their own back, and one of each kind of layer
-    "roberta": ("odd/RobertaForSequenceClassification",),
+    "roberta": (),  # test_model_type_options.py
     "smaller_encoders": ("albert/PreTraining",),
     "deberta": ("convolved texts",),  # of its words: test_replaced_tokens.py
     "modernbert": ("words",),  # the layers of a ModernBERT decoder, a Nomic BERT and a EuroBERT are of its parts
@@ -155,7 +155,10 @@ QUICK = {  # with gradients: those with a way of their own back, and one of each
     "xlnet": ("orders",),  # both streams
 }
 FORWARD = {  # without
-    "roberta": ("odd/RobertaForTokenClassification", "odd/RobertaForQuestionAnswering", "odd/RobertaForMultipleChoice"),
+    "roberta": tuple(
+        f"odd/RobertaFor{task}"
+        for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+    ),
     "deberta": ("first", "second", "third", "convolved"),
     "modernbert": ("mean", "first", "tags", "yarn"),
     "modernbert_decoder": ("words", "every option"),

@@ -331,7 +331,7 @@ def test_weights_of_layers_can_be_learned(encoding):
     np.testing.assert_allclose(gradient, [2 * (rest * state).mean() for state in encoding.hidden_states[1:]], rtol=1e-4)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("pooling", [pytest.param("cls", marks=pytest.mark.slow), "mean"])
 def test_heads_on_an_empty_text_read_its_marks(pooling):
     """Alone it is the network applied to [CLS] [SEP]; beside others it has the same scores."""
     config = dataclasses.replace(SMALL, task_transform=pooling == "mean")
