@@ -6,7 +6,7 @@ Each test adds one line when it ends, its fixtures included: a fixture of a modu
 test that asks for it, and an import to the first that imports. Columns: seconds of wall time; CPU seconds of the
 process that runs the tests (own) and of processes that it waited for (children); seconds of wall time in which JAX
 traced, lowered and compiled (traces within traces count twice); numbers of programs compiled and of processes started.
-Not charged are processes that nobody waits for, among them those of a fork server.
+Not charged are processes that nobody waits for; those of a fork server are charged to the last test.
 
 The file is written anew. All workers of xdist write to it, and the tables are of all of them.
 """
