@@ -286,6 +286,9 @@ def test_hard_negatives(place, index, opened_once, tmp_path):
         search.run_mine(f"{place}/index", config)
     with pytest.raises(UserError, match="none of 4 pairs .* has 2 negatives at the ranks 3 to 30 that score 2.5 below"):
         search.run_mine(f"{place}/index", dataclasses.replace(config, output=f"{tmp_path}/no", margin=2.5))
+    with pytest.raises(UserError, match="first_rank=46, but .*index has 45 documents; give a lower one"):
+        beyond = dataclasses.replace(config, output=f"{tmp_path}/no", first_rank=46, last_rank=60)
+        search.run_mine(f"{place}/index", beyond)
 
 
 def test_judgements_of_another_corpus_are_refused(place, index, tmp_path):

@@ -198,7 +198,7 @@ def test_scores_become_what_the_losses_take(tmp_path):
         ({"options.loss.margin": 1.0}, "options.loss.margin=1.0 belongs to options.loss.name=triplet"),
         ({"options.dims": [8, 8]}, "options.dims=8,8 names a length twice"),
         ({"options.dims": [8, 4], "options.dim_weights": [1.0]}, "dim_weights has 1 weights for 2 options.dims"),
-        ({"options.dim_weights": [1.0]}, "dim_weights.*has no effect without options.dims"),
+        ({"options.dim_weights": [1.0, 2.0]}, "dim_weights=1.0,2.0 has no effect without options.dims"),
         ({"head_dropout": 0.2}, "head_dropout=0.2 is for a head with parameters"),
         ({"features": "last"}, "features=last is for a head with parameters"),
         ({"crf": True}, "crf=True belongs to task=ner"),
