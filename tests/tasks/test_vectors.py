@@ -156,6 +156,21 @@ def test_bad_examples_are_named(tmp_path, name, content, options, message):
 def test_a_dev_set_needs_pairs(tmp_path):
     with pytest.raises(UserError, match="no column positive or answer"):
         load(tmp_path, "dev.tsv", "text\na cat\n", "dev")
+    for content, message in (
+        ("anchor\tpositive\na\tb\nc\tb\n", "all dev examples have the positive 'b', which every model finds"),
+        ("anchor\tpositive\tscore\na\tb\t2\nc\td\t2\n", "all dev examples have the score 2, an order of which"),
+    ):
+        with pytest.raises(UserError, match=message):
+            features(load(tmp_path, "dev.tsv", content, "dev"))
+
+
+def test_a_prompt_leaves_room_for_the_text(tmp_path):
+    pairs = load(tmp_path, "pairs.tsv", PAIRS)
+    features(pairs, query_prompt="the " * 13)
+    with pytest.raises(
+        UserError, match="options.query_prompt has 14 tokens, which leave none of options.max_length=16"
+    ):
+        features(pairs, query_prompt="the " * 14)
 
 
 MISFITS = [
