@@ -146,7 +146,7 @@ KILLED = {  # a command whose @ is the directory of its files, and the step afte
     "vectors": ("vectors --data.train=@/a.tsv,@/b.tsv*2 --data.dev=@/dev.tsv --epochs=3 --micro_batches=4", 15),
     "several labels": (LABELS, 16),
     "taught": ("text --data.dir=HOME/data --epochs=5 --distillation.teacher=TEACHER --distillation.share=0.7", 40),
-    "superglue": ("multirc --data.dir=@ --epochs=4 --freeze=embeddings,layers.0 --optimizer.name=lamb", 9),
+    "superglue": ("multirc --data.dir=@/MultiRC --epochs=4 --freeze=embeddings,layers.0 --optimizer.name=lamb", 9),
     "folds": ("text --data.train=HOME/data/train.tsv --data.folds=2 --epochs=2", 15),
 }
 

@@ -315,6 +315,27 @@ def test_bad_options_are_refused(place, capsys, options, says):
     assert says in refusal(capsys, "search", place / "index", *options)
 
 
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"queries": None}, "search takes a text or a list of texts, not None"),
+        ({"queries": ["cat", " "]}, "query 1 is empty; give a text"),
+        ({"queries": "cat", "top": "3"}, "top='3' must be a whole number, at least 1"),
+        ({"queries": "cat", "top": 2.5}, "top=2.5 must be a whole number"),
+    ],
+)
+def test_bad_calls_are_refused(index, given, says):
+    with pytest.raises(UserError, match=says):
+        index.search(**given)
+
+
+def test_what_is_no_path_is_refused(tmp_path):
+    with pytest.raises(UserError, match="an index is opened by its directory, not by 3"):
+        bert_jax.SearchIndex(3)
+    with pytest.raises(UserError, match=r"a corpus is a file or a directory, not \['a'\]; write its documents to"):
+        bert_jax.index(["a"], options(tmp_path))
+
+
 @pytest.mark.parametrize("library, option", [("faiss", "--engine=faiss"), ("bm25s", "--show=hybrid")])
 def test_a_library_that_is_not_installed_is_named(place, capsys, monkeypatch, library, option):
     real = importlib.util.find_spec
