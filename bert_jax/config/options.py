@@ -661,7 +661,7 @@ def is_among(key: str, names: tuple[str, ...]) -> bool:
 
 def _shown(value: Any) -> str:
     """Return the text of a value, or its beginning if it would not fit into a line."""
-    text = str(value)
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return text if text.isprintable() and len(text) <= 200 else f"{text[:200]!r}…"
 
 

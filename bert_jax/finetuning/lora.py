@@ -30,14 +30,18 @@ class Adapters:
 
     It has the part of the interface of a `Model` that a train state needs.
 
-    Raises UserError if the model has no matrix of the name of a target.
+    Raises UserError if the model has no matrix of the name of a target, or none that the rank would not exceed.
     """
 
     model: BertForTask
     options: LoraConfig
 
     def __post_init__(self) -> None:
-        _ = self.targets
+        sides = [map(math.prod, (a.shape[1:-1], b.shape[2:])) for a, b in map(self.factors, self.targets.values())]
+        if self.options.rank > (highest := max(map(min, sides))):
+            raise UserError(
+                f"lora.rank={self.options.rank}, but no matrix of lora.targets has a rank above {highest}; give less"
+            )
 
     @functools.cached_property
     def targets(self) -> ParameterTable:

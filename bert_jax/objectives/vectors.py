@@ -40,7 +40,6 @@ from bert_jax.objectives.objective import Batch, Sums, Term
 
 TERM = Term()
 EXACT = jax.lax.Precision.HIGHEST  # products of vectors are few, and TPUs would round them to bfloat16
-APART = 1e-6  # added to each difference of two vectors, as in torch, so that their distance has a gradient
 ROWS = ("input_ids", "token_type_ids", "attention_mask", "text_ids", "text_starts")
 """Arrays of a batch that have its rows; all others have its examples."""
 
@@ -60,11 +59,13 @@ def pair_similarities(first: jax.Array, second: jax.Array, kind: Similarity) -> 
 
 
 def distances(first: jax.Array, second: jax.Array, kind: Distance) -> jax.Array:
-    """Return the distance of vectors [..., H] to others: [...]."""
+    """Return the distance of vectors [..., H] to others: [...]. That of equal vectors has no gradient."""
     if kind == "cosine":
         return 1 - pair_similarities(first, second, "cosine")
-    apart = first - second + APART
-    return jnp.sum(jnp.abs(apart), axis=-1) if kind == "manhattan" else jnp.sqrt(jnp.sum(jnp.square(apart), axis=-1))
+    if kind == "manhattan":
+        return jnp.sum(jnp.abs(first - second), axis=-1)
+    square = jnp.sum(jnp.square(first - second), axis=-1)
+    return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1.0)), 0.0)
 
 
 def angles(first: jax.Array, second: jax.Array) -> jax.Array:

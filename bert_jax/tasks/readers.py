@@ -443,6 +443,16 @@ def _check_names(split: str, names: list[str]) -> None:
 
 def _own_types(value: Any) -> Any:
     """Return a value in Python's own types; NaN, which stands for what is missing, as None."""
+    try:
+        return _converted(value)
+    except RecursionError:
+        raise UserError(
+            "an example is nested too deeply, or has itself as a part; give texts, numbers and lists"
+        ) from None
+
+
+def _converted(value: Any) -> Any:
+    """Do the work of `_own_types`."""
     if value is None or type(value) in (str, int, bool):
         return value
     if isinstance(value, float):
@@ -454,12 +464,12 @@ def _own_types(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(name): _own_types(part) for name, part in value.items()}
+        return {str(name): _converted(part) for name, part in value.items()}
     if isinstance(value, tuple | list):
-        return list(map(_own_types, value))
+        return list(map(_converted, value))
     for method in ("tolist", "as_py", "to_list"):  # arrays and their numbers; Arrow; polars
         if hasattr(value, method):
-            return _own_types(getattr(value, method)())
+            return _converted(getattr(value, method)())
     return value
 
 

@@ -140,12 +140,24 @@ def load(
     found = sentences.collect(task, records, tuple(labels), numbers, unlabelled=split == "test")
     if task not in ("multirc", "record"):
         return found
+    _check_ids(records)
     return Grouped(
         **vars(found),
         groups=[candidate.group for candidate in candidates],
         texts=[candidate.text for candidate in candidates],
         gold={str(candidate.group[-1]): list(candidate.gold) for candidate in candidates},
     )
+
+
+def _check_ids(records: Sequence[Record]) -> None:
+    """Raise a UserError if two examples have one id, by which those of a group are found and their answers written."""
+    seen: dict[str, Record] = {}
+    for record in records:
+        if (first := seen.setdefault(record.index, record)) is not record:
+            raise UserError(
+                f"{record.where}: idx {record.index!r:.60} is already that of an example in {first.where}; ids must "
+                "differ"
+            )
 
 
 def features(

@@ -464,14 +464,17 @@ def read_task(
         share = text.dev_share(config.task, data)
         data = dataclasses.replace(data, dev_share=share)
 
-    def read(name: str, labels: tuple[str, ...] | None = None) -> Any:
-        return family.load(config.task, data, name, labels, given)
-
     def split(examples: Any) -> Split:
         return Split(examples, family.features(examples, tokenizer, config.options))
 
-    clean = read("train")
+    clean = family.load(config.task, data, "train", None, given)
     train, labels = split(noisy_examples(clean, config.noise)), clean.labels
+
+    def evaluated(name: str) -> Split:
+        examples = family.load(config.task, data, name, labels, given)
+        _check_texts(clean, examples, name)
+        return split(examples)
+
     if model.type_vocab_size == 1 and any(map(np.any, _arrays(train.features.token_type_ids))):
         raise UserError(
             f"{config.task} has pairs of texts, but {config.init_from} has one segment (type_vocab_size=1) and cannot "
@@ -484,16 +487,26 @@ def read_task(
             "use; leave the option out, or name the training examples alone: --data.train=FILE"
         )
     devs = [] if config.folds else ["dev", *(name for name in present if name.startswith("dev") and name != "dev")]
-    evaluations = {name: split(read(name, labels)) for name in devs}
+    evaluations = {name: evaluated(name) for name in devs}
     if evaluations:
         _check_dev(config.data, present, evaluations["dev"].examples, len(clean))
     head = _head(config, family, labels)
-    tests = {name: split(read(name, labels)) for name in present if name.startswith("test")}
+    tests = {name: evaluated(name) for name in present if name.startswith("test")}
     task = TaskData(config.task, family, head, train, evaluations, tests, held_out=share)
     if not config.folds:
         return task
     scored = split(clean) if config.noise.rate else train
     return dataclasses.replace(task, parts=text.folds(clean, config.folds), clean=scored)
+
+
+def _check_texts(train: Any, other: Any, split: str) -> None:
+    """Raise a UserError about a split of pairs beside single texts to train on, and the reverse."""
+    if isinstance(train, Sentences) and (train.second is None) != (other.second is None):
+        taught, seen = ("single texts", "pairs") if train.second is None else ("pairs of texts", "single texts")
+        raise UserError(
+            f"the training examples are {taught}, and those of {split} are {seen}; give the same columns everywhere "
+            "(from Python text_column=…, pair_column=…; --data.text_column, --data.pair_column)"
+        )
 
 
 def _head(config: FinetuneConfig, family: TaskFamily, labels: tuple[str, ...]) -> HeadConfig:

@@ -131,9 +131,11 @@ def _columns(
 
 
 def _label(where: str, value: Any, spelled: Callable[[Any], str]) -> str | None:
-    """Return the label as text: 3 and "3" are the same class."""
-    if value is None or isinstance(value, str) and not value.strip():
+    """Return the label as text: 3 and "3" are the same class. NaN, which JSON can spell, is a missing one."""
+    if value is None or value != value or isinstance(value, str) and not value.strip():
         return None
+    if isinstance(value, float) and math.isinf(value):
+        raise UserError(f"{where}: the label is infinite, or a number too large to be read; give a finite one, or text")
     if not isinstance(value, str | bool | int | float):
         raise UserError(f"{where}: the label {value!r} is neither text nor a number"[:300])
     label = value.strip() if isinstance(value, str) else spelled(value)

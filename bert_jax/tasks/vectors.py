@@ -250,9 +250,13 @@ def features(examples: VectorExamples, tokenizer: Tokenizer, options: VectorOpti
     """Return a sequence for every text; a training text without a positive is its own.
 
     Raises:
-      UserError: training examples lack what the loss takes, or have what it would ignore.
+      UserError: training examples lack what the loss takes, or have what it would ignore; every model would be equally
+        good on those of dev; or a prompt leaves no room for a text.
     """
     columns, scores = examples.texts, examples.scores
+    _check_prompts(tokenizer, options)
+    if examples.split == "dev":
+        _check_measured(columns, scores)
     if examples.split == "train":
         scores = _fitting_scores(examples, options.loss)
         _check_differences(columns, scores, options.loss)
@@ -284,6 +288,27 @@ def _encoded(texts: Sequence[str], prompt: str, tokenizer: Tokenizer, options: V
     read = [f"{prompt}{text}".lower() if options.lowercase else f"{prompt}{text}" for text in different]
     ids = dict(zip(different, tokenizer.encode_batch(read), strict=True))
     return [ids[text] for text in texts]
+
+
+def _check_prompts(tokenizer: Tokenizer, options: VectorOptions) -> None:
+    """Raise a UserError if every text would be cut off after a prompt."""
+    for name in ("query_prompt", "document_prompt"):
+        tokens = len(tokenizer.encode(getattr(options, name) or ""))
+        if tokens > 0 and tokens + 2 >= options.max_length:
+            raise UserError(
+                f"options.{name} has {tokens} tokens, which leave none of options.max_length={options.max_length} for "
+                "a text; shorten it, or give a larger length"
+            )
+
+
+def _check_measured(columns: Sequence[Sequence[str]], scores: np.ndarray | None) -> None:
+    """Raise a UserError if dev examples would measure all models the same."""
+    if scores is None and len(set(columns[1])) < 2:
+        raise UserError(
+            f"all dev examples have the positive {columns[1][0]!r:.60}, which every model finds; give some that differ"
+        )
+    if scores is not None and scores.ndim == 1 and np.ptp(scores) == 0:
+        raise UserError(f"all dev examples have the score {scores[0]:g}, an order of which means nothing; give others")
 
 
 def _fitting_scores(examples: VectorExamples, loss: VectorLoss) -> np.ndarray | None:

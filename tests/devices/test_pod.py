@@ -10,11 +10,13 @@ import time
 import types
 
 import pytest
+from dying import dying
 from pod import STARTED, finish, launch, logs, start
 from processes import EXHAUSTIVE, wait_until
 from small_pretraining import nothing_held_out, rows, run_config
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.record import read_record
 from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig
 from bert_jax.config.options import to_dict
 from bert_jax.training.metrics import read_rows
@@ -155,6 +157,38 @@ def test_two_hosts_fine_tune_as_one(pretrained, tmp_path):
     assert two["chosen"]["run"] == one["chosen"]["run"]
     files = [sorted(path.name for path in (work / "predictions/dev").iterdir()) for work in works]
     assert files[0] == files[1] != []
+
+
+def test_two_hosts_train_vectors_as_one_and_go_on_exactly_after_kill_9(pretrained, tmp_path):
+    """Each text meets those of all devices of both hosts, in parts of a batch. Both hosts are killed in epoch 2."""
+    texts = [line.split("\t")[0] for line in (pretrained / "data/train.tsv").read_text().splitlines()[1:97]]
+    for name, some in (("train", texts), ("dev", texts[:20])):
+        pairs = [f"{text}\t{text[4:]}" for text in some]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["anchor\tpositive", *pairs]) + "\n")
+
+    def command(workdir) -> list[str]:
+        places = {"init_from": pretrained / "pretrained", "workdir": workdir, "mesh.data": 2, "mesh.fsdp": 2}
+        places |= {f"data.{name}": tmp_path / f"{name}.tsv" for name in ("train", "dev")}
+        usual = "--options.max_length=16 --batch_size=16 --micro_batches=2 --epochs=3 --learning_rate=2e-3"
+        usual += " --log_every_steps=1 --save_every_steps=4"
+        return ["finetune", "vectors", *(f"--{name}={value}" for name, value in places.items()), *usual.split()]
+
+    def left(workdir) -> tuple[list[float], dict[str, bytes], dict]:
+        """The losses of all steps, the files of predictions, and what the record says of every array."""
+        losses = [row["loss"] for row in read_rows(*workdir.glob("runs/*/metrics.jsonl")) if row["kind"] == "train"]
+        files = {path.name: path.read_bytes() for path in (workdir / "predictions/dev").iterdir()}
+        return losses, files, read_record(workdir / "checkpoints/step_000000018/record")["arrays"]
+
+    one, two, killed = (tmp_path / name for name in ("one", "two", "killed"))
+    for hosts, work in enumerate((one, two), 1):
+        results_of(command(work), work, hosts)
+    here = types.SimpleNamespace(workdir=killed)
+    codes = finish(start(command(killed), killed, 2, commands={host: dying(9) for host in (0, 1)}), here)
+    assert -signal.SIGKILL in codes and 0 not in codes, logs(here)  # of the other, the first host's end may be sooner
+    results_of(command(killed), killed, 2)
+    assert left(killed) == left(two)
+    assert left(two)[0] == pytest.approx(left(one)[0], rel=1e-5) and len(left(two)[0]) == 18
+    assert left(two)[0][:6] == pytest.approx(left(one)[0][:6], rel=1e-6)
 
 
 def test_interrupting_a_host_ends_fine_tuning_on_both_and_another_slice_goes_on(pretrained, tmp_path):

@@ -162,7 +162,10 @@ def test_numbers_and_test_sets_without_labels():
     assert unlabelled.first == ["a", "b"] and not unlabelled.has_answers
 
 
+ENDLESS: list = []
+ENDLESS.append(ENDLESS)
 WRONG = {
+    "a list in itself": ([ENDLESS], "an example is nested too deeply, or has itself as a part"),
     "two lists": ((["a", "b", "c"], ["x", "y", "x"]), r"train\[0\] is \['a', 'b', 'c'\]; expected .*list\(zip\("),
     "texts alone": (["a good film", "a bad film"], r"train\[0\] is 'a good film'; expected"),
     "three texts": ([(("a", "b", "c"), "x")], r"train\[0\] has 3 texts"),

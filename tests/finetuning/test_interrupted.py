@@ -16,7 +16,7 @@ import numpy as np
 import processes
 import pytest
 from dying import dying
-from small_finetuning import MODEL, Killed, assert_same_weights, run_config, weights
+from small_finetuning import MODEL, Killed, assert_same_weights, run_config, sentences, weights
 from small_model import compiled
 from small_pretraining import DOES_NOT_FIT, finetune, full_device
 from workdirs import wrong_at
@@ -113,26 +113,76 @@ def test_a_signal_during_predictions_is_answered_between_two_batches(
         assert results["runs"][0][name] == expected["runs"][0][name]
 
 
+def texts(count: int, seed: int) -> list[str]:
+    return [row.split("\t")[0] for row in sentences(count, seed).splitlines()[1:]]
+
+
+def write_examples(place: pathlib.Path) -> None:
+    """Write two files of pairs with equal texts among them, texts with several labels, and questions of MultiRC."""
+    for name, count in (("a", 64), ("b", 24), ("dev", 20)):
+        pairs = [f"{text}\t{text[4:]}" for text in texts(count, count)]
+        (place / f"{name}.tsv").write_text("\n".join(["anchor\tpositive", *pairs]) + "\n")
+    for name, count in (("train", 96), ("labels_dev", 32)):
+        rows = [
+            {"text": text * (1 + number % 3), "label": text.split()[1:3]} for number, text in enumerate(texts(count, 3))
+        ]
+        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (place / "MultiRC").mkdir()
+    for name, count in (("train", 32), ("val", 10)):
+        rows = []
+        for number, text in enumerate(texts(count, 5)):
+            answers = [{"text": word, "idx": 2 * number + i, "label": i} for i, word in enumerate(text.split()[1:3])]
+            questions = [{"question": "What?", "idx": number, "answers": answers}]
+            rows.append({"idx": number, "passage": {"text": text, "questions": questions}})
+        (place / f"MultiRC/{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+LABELS = (
+    "text --data.train=@/train.jsonl --data.dev=@/labels_dev.jsonl --data.several_labels=true --epochs=4 --lora.rank=4 "
+    "--loss.class_weights=balanced --loss.focal_gamma=2 --select=best --patience=2 --options.windows=mean "
+    "--options.window_overlap=4"
+)
+KILLED = {  # a command whose @ is the directory of its files, and the step after which it is killed
+    "text": ("text --data.dir=HOME/data --epochs=5", 40),
+    "vectors": ("vectors --data.train=@/a.tsv,@/b.tsv*2 --data.dev=@/dev.tsv --epochs=3 --micro_batches=4", 15),
+    "several labels": (LABELS, 16),
+    "taught": ("text --data.dir=HOME/data --epochs=5 --distillation.teacher=TEACHER --distillation.share=0.7", 40),
+    "superglue": ("multirc --data.dir=@/MultiRC --epochs=4 --freeze=embeddings,layers.0 --optimizer.name=lamb", 9),
+    "folds": ("text --data.train=HOME/data/train.tsv --data.folds=2 --epochs=2", 15),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.optimized
-@pytest.mark.parametrize("taught", [False, *([True] if processes.EXHAUSTIVE else [])], ids=lambda taught: f"{taught=}")
-def test_kill_9_in_the_middle_of_a_task(two_seeds, pretrained, tmp_path, taught):
-    """The command line in a process of its own, killed at an arbitrary moment: the weights of an uninterrupted run."""
-    arguments = ["finetune", "text", f"--init_from={pretrained / 'pretrained'}", f"--data.dir={pretrained / 'data'}"]
-    arguments += "--options.max_length=16 --batch_size=16 --epochs=5 --learning_rate=1e-3 --save_every_steps=7".split()
-    arguments += ["--log_every_steps=1"]
-    arguments += [f"--distillation.teacher={two_seeds[0].workdir}", "--distillation.share=0.7"] if taught else []
+@pytest.mark.parametrize("name", KILLED if processes.EXHAUSTIVE else list(KILLED)[:3])
+def test_kill_9_in_the_middle_of_a_task(two_seeds, pretrained, tmp_path, name):
+    """The command line in a process of its own, killed at an arbitrary moment: weights, losses and predictions of an
+    uninterrupted run."""
+    command, dies_after = KILLED[name]
+    write_examples(tmp_path)
+    for mark, place in (("@", tmp_path), ("HOME", pretrained), ("TEACHER", two_seeds[0].workdir)):
+        command = command.replace(mark, str(place))
+    usual = "--options.max_length=16 --batch_size=16 --learning_rate=1e-3 --save_every_steps=7 --log_every_steps=1"
+    arguments = ["finetune", *command.split(), f"--init_from={pretrained / 'pretrained'}", *usual.split()]
 
     def run(name: str, dies_after: int = 0) -> int:
         command = dying(dies_after, *arguments, f"--workdir={tmp_path / name}")
         environment = processes.one_device(killed=dies_after > 0)
         return subprocess.run(command, env=environment, stdout=subprocess.DEVNULL).returncode
 
+    def left(name: str) -> dict[str, bytes | list[float]]:
+        work = tmp_path / name
+        logs = {path.parent.name: read_rows(path) for path in work.glob("runs/*/metrics.jsonl")}
+        losses = {run: [row["loss"] for row in rows if row["kind"] == "train"] for run, rows in logs.items()}
+        files = (path for path in work.glob("predictions/**/*") if path.is_file())
+        return losses | {str(path.relative_to(work)): path.read_bytes() for path in files}
+
     assert run("whole") == 0
-    assert run("killed", dies_after=40) == -signal.SIGKILL
+    assert run("killed", dies_after) == -signal.SIGKILL
     assert not (tmp_path / "killed/results.json").exists()
     assert run("killed") == 0
     assert_same_weights(tmp_path / "whole", tmp_path / "killed")
+    assert left("whole") == left("killed") != {}
 
 
 @pytest.mark.slow

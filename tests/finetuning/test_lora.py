@@ -179,6 +179,8 @@ def test_what_is_adapted_and_how_it_is_split():
         UserError, match=r"'dense' is no matrix .* are attention.query, attention.key, .*; give some of"
     ):
         Adapters(BertForTask(TYPES["bert"], HEAD), LoraConfig(rank=2, targets=("dense",)))
+    with pytest.raises(UserError, match="lora.rank=17, but no matrix of lora.targets has a rank above 8; give less"):
+        Adapters(BertForTask(TYPES["bert"], HEAD), LoraConfig(rank=17))
 
 
 @pytest.mark.parametrize(

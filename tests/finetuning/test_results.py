@@ -150,6 +150,10 @@ def test_a_tenth_is_held_out_where_that_is_enough(pretrained):
         read_task(
             run_config(pretrained, "w", data=TextDataConfig(dir=str(pretrained / "data"), folds=2)), MODEL, tokenizer
         )
+    asked = dataclasses.replace(config, data=TextDataConfig(train="a", dev="b"))
+    pairs = [((one, one), label) for one, label in rows[:20]]
+    with pytest.raises(UserError, match="examples are single texts, and those of dev are pairs; .*pair_column"):
+        read_task(asked, MODEL, tokenizer, {"train": rows[:20], "dev": pairs})
 
 
 def test_runs_of_earlier_versions_keep_their_random_part():

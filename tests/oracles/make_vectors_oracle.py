@@ -1,9 +1,11 @@
-"""Losses of vectors and their gradients, by the classes of sentence-transformers.
+"""Losses of vectors and their gradients, by the classes of sentence-transformers, in float64.
 
     python tests/oracles/make_vectors_oracle.py     # in an environment with sentence-transformers 6.2.0
 
-It writes vectors_oracle.npz beside this file. With a directory it writes instead the vectors that the model there makes
-of the texts in texts.json, for the queries and documents named there too. Nothing of bert_jax is imported.
+It writes vectors_oracle.npz beside this file: losses of fixed vectors with the gradients by them, and of the means of
+the states of the smallest model of tests/support/random_bert.py with the gradients by all its parameters, one after the
+other (as float32). With a directory it writes instead the vectors that the model there makes of the texts in
+texts.json, for the queries and documents named there too. Nothing of bert_jax is imported.
 """
 
 import json
@@ -15,13 +17,18 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import numpy as np
 import torch
+import transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.losses.matryoshka import shrink
+from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.util import dot_score, pairwise_cos_sim
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+import random_bert
+
 EXAMPLES, TEXTS, WIDTH = 6, 4, 7
-DIMS, WEIGHTS = (7, 4), (1.0, 0.5)
+SIZES = random_bert.sizes("smallest")
 DISTANCES = losses.TripletDistanceMetric
 CASES = {  # name: loss, number of the texts of an example, what it takes in addition
     "info_nce": (losses.MultipleNegativesRankingLoss(None), 2, None),
@@ -43,27 +50,66 @@ CASES = {  # name: loss, number of the texts of an example, what it takes in add
 def main() -> None:
     random = np.random.RandomState(5)
     vectors = random.randn(EXAMPLES, TEXTS, WIDTH).astype(np.float32)
+    vectors[0, 1] = vectors[0, 0]  # whose distance has no gradient
     scores = np.array([4, 0, 2.5, 2.5, 5, 1], np.float32)
-    taken = {"scores": scores, "shares": scores / np.float32(5), "teacher": 3 * random.randn(EXAMPLES, TEXTS - 1)}
-    taken = {name: np.asarray(values, np.float32) for name, values in taken.items()}
-    found = {"vectors": vectors, **taken}
-
-    def value(name: str, given: torch.Tensor) -> torch.Tensor:
-        loss, texts, takes = CASES[name]
-        labels = None if takes is None else torch.tensor(taken[takes])
-        labels = labels[:, : texts - 1] if takes == "teacher" else labels
-        return loss.compute_loss_from_embeddings([given[:, place] for place in range(texts)], labels)
-
+    teacher = np.asarray(3 * random.randn(EXAMPLES, TEXTS - 1), np.float32)
+    found = {"vectors": vectors, "scores": scores, "teacher": teacher, **draw_texts(random)}
+    given, model = torch.tensor(vectors, dtype=torch.float64, requires_grad=True), torch_model()
+    means, parameters = mean_states(model, found), dict(model.named_parameters())
     for name in [*CASES, "nested"]:
-        given = torch.tensor(vectors, requires_grad=True)
-        if name == "nested":
-            parts = zip(DIMS, WEIGHTS, strict=True)
-            loss = sum(weight * value("info_nce_negatives", shrink(given, dim)) for dim, weight in parts)
-        else:
-            loss = value(name, given)
-        found[f"{name}_loss"] = loss.detach().numpy()
+        loss, of_model = (value(name, each, scores, teacher) for each in (given, means))
+        found |= {f"{name}_loss": loss.item(), f"{name}_model_loss": of_model.item()}
         found[f"{name}_gradient"] = torch.autograd.grad(loss, given)[0].numpy()
+        gradients = torch.autograd.grad(
+            of_model, list(parameters.values()), retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        state = dict(zip(parameters, (each.numpy() for each in gradients), strict=True))
+        ours = random_bert.from_hugging_face(state, SIZES)
+        encoder = [path for path in random_bert.shapes(SIZES) if path.startswith(("embeddings", "encoder"))]
+        found[f"{name}_model_gradient"] = np.concatenate([ours[path].ravel() for path in encoder]).astype(np.float32)
     np.savez_compressed(pathlib.Path(__file__).with_name("vectors_oracle.npz"), **found)
+
+
+def value(name: str, given: torch.Tensor, scores: np.ndarray, teacher: np.ndarray) -> torch.Tensor:
+    """Return the loss of this name of vectors [B, K, H], in float64."""
+    if name == "nested":
+        parts = zip((given.shape[-1], 4), (1.0, 0.5), strict=True)
+        return sum(weight * value("info_nce_negatives", shrink(given, dim), scores, teacher) for dim, weight in parts)
+    loss, texts, takes = CASES[name]
+    wide = {"scores": scores, "shares": scores / 4, "teacher": teacher[:, : texts - 1]}
+    labels = None if takes is None else torch.tensor(wide[takes], dtype=torch.float64)
+    return loss.compute_loss_from_embeddings([given[:, place] for place in range(texts)], labels)
+
+
+def draw_texts(random: np.random.RandomState) -> dict[str, np.ndarray]:
+    """Return input_ids and attention_mask [EXAMPLES, TEXTS, L], int32; the id 0 only fills the rows."""
+    shape = (EXAMPLES, TEXTS, SIZES["max_position_embeddings"])
+    real = np.arange(shape[-1]) < random.randint(3, shape[-1] + 1, shape[:2])[..., None]
+    ids = np.where(real, random.randint(1, SIZES["vocab_size"], shape), 0)
+    return {"input_ids": ids.astype(np.int32), "attention_mask": real.astype(np.int32)}
+
+
+def torch_model() -> transformers.BertForPreTraining:
+    config = transformers.BertConfig(
+        **random_bert.config_json(SIZES, "gelu_erf"),
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        attn_implementation="eager",
+    )
+    model = transformers.BertForPreTraining(config).double()
+    state = random_bert.to_hugging_face(random_bert.draw_parameters(SIZES))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.from_numpy(state[name]))
+    return model
+
+
+def mean_states(model: transformers.BertForPreTraining, texts: dict[str, np.ndarray]) -> torch.Tensor:
+    """Return the means of the last states of the texts, [EXAMPLES, TEXTS, H]."""
+    ids, mask = (torch.tensor(texts[name].astype(np.int64)).flatten(0, 1) for name in ("input_ids", "attention_mask"))
+    states = model.bert(input_ids=ids, attention_mask=mask).last_hidden_state
+    pooled = Pooling(SIZES["hidden_size"], "mean")({"token_embeddings": states, "attention_mask": mask})
+    return pooled["sentence_embedding"].unflatten(0, (EXAMPLES, TEXTS))
 
 
 def embed(directory: pathlib.Path, output: pathlib.Path) -> None:

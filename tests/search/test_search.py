@@ -286,6 +286,9 @@ def test_hard_negatives(place, index, opened_once, tmp_path):
         search.run_mine(f"{place}/index", config)
     with pytest.raises(UserError, match="none of 4 pairs .* has 2 negatives at the ranks 3 to 30 that score 2.5 below"):
         search.run_mine(f"{place}/index", dataclasses.replace(config, output=f"{tmp_path}/no", margin=2.5))
+    with pytest.raises(UserError, match="first_rank=46, but .*index has 45 documents; give a lower one"):
+        beyond = dataclasses.replace(config, output=f"{tmp_path}/no", first_rank=46, last_rank=60)
+        search.run_mine(f"{place}/index", beyond)
 
 
 def test_judgements_of_another_corpus_are_refused(place, index, tmp_path):
@@ -310,6 +313,27 @@ def test_judgements_of_another_corpus_are_refused(place, index, tmp_path):
 )
 def test_bad_options_are_refused(place, capsys, options, says):
     assert says in refusal(capsys, "search", place / "index", *options)
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"queries": None}, "search takes a text or a list of texts, not None"),
+        ({"queries": ["cat", " "]}, "query 1 is empty; give a text"),
+        ({"queries": "cat", "top": "3"}, "top='3' must be a whole number, at least 1"),
+        ({"queries": "cat", "top": 2.5}, "top=2.5 must be a whole number"),
+    ],
+)
+def test_bad_calls_are_refused(index, given, says):
+    with pytest.raises(UserError, match=says):
+        index.search(**given)
+
+
+def test_what_is_no_path_is_refused(tmp_path):
+    with pytest.raises(UserError, match="an index is opened by its directory, not by 3"):
+        bert_jax.SearchIndex(3)
+    with pytest.raises(UserError, match=r"a corpus is a file or a directory, not \['a'\]; write its documents to"):
+        bert_jax.index(["a"], options(tmp_path))
 
 
 @pytest.mark.parametrize("library, option", [("faiss", "--engine=faiss"), ("bm25s", "--show=hybrid")])

@@ -9,6 +9,9 @@ import zlib
 import numpy as np
 
 SIZES = {  # as ModelConfig takes them
+    "smallest": dict(
+        vocab_size=17, hidden_size=8, num_layers=2, num_heads=2, intermediate_size=12, max_position_embeddings=8
+    ),
     "tiny": dict(
         vocab_size=97, hidden_size=32, num_layers=3, num_heads=4, intermediate_size=48, max_position_embeddings=20
     ),

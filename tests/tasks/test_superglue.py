@@ -193,6 +193,8 @@ def test_a_submission_has_the_numbers_and_classes_of_the_benchmark(task, logits,
 
 
 WSC, RECORD = ROWS["wsc"], ROWS["record"]
+ASKED = ROWS["multirc"]["passage"]
+TWICE = ROWS["multirc"] | {"passage": ASKED | {"questions": ASKED["questions"][:1] * 2}}
 
 
 @pytest.mark.parametrize(
@@ -208,6 +210,7 @@ WSC, RECORD = ROWS["wsc"], ROWS["record"]
         ("span2_text='she' is no word of the text", "wsc", WSC | {"target": WSC["target"] | {"span2_text": "she"}}),
         ("'questions' is {}; expected a list", "multirc", {"idx": 0, "passage": {"text": "t", "questions": {}}}),
         ("'text' is missing", "multirc", {"idx": 0, "passage": {"questions": []}}),
+        ("idx '2/5/11' is already that of an example in .*line 1; ids must differ", "multirc", TWICE),
         (r"the entity \(0, 99\) is outside of the passage", "record",
          RECORD | {"passage": {"text": NEWS, "entities": [{"start": 0, "end": 99}]}}),
         ("has no @placeholder", "record", RECORD | {"qas": [{"query": "Who?", "idx": 1, "answers": []}]}),

@@ -213,6 +213,8 @@ def test_csv_reads_what_python_writes(table):
             r"line 1: the label \['x'\] is a list; give --data.several_labels=true",
         ),
         ("train.jsonl", '{"text": "a", "label": "x\\ty"}', "line 1: the label .* do not print"),
+        ("train.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": NaN}', "line 2: the label is missing"),
+        ("train.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": 1e999}', "line 2: the label is infinite"),
         (
             "train.jsonl",
             '{"text": "a", "label": 0}\n{"text": "b", "text_pair": "c", "label": 1}',

@@ -156,6 +156,21 @@ def test_bad_examples_are_named(tmp_path, name, content, options, message):
 def test_a_dev_set_needs_pairs(tmp_path):
     with pytest.raises(UserError, match="no column positive or answer"):
         load(tmp_path, "dev.tsv", "text\na cat\n", "dev")
+    for content, message in (
+        ("anchor\tpositive\na\tb\nc\tb\n", "all dev examples have the positive 'b', which every model finds"),
+        ("anchor\tpositive\tscore\na\tb\t2\nc\td\t2\n", "all dev examples have the score 2, an order of which"),
+    ):
+        with pytest.raises(UserError, match=message):
+            features(load(tmp_path, "dev.tsv", content, "dev"))
+
+
+def test_a_prompt_leaves_room_for_the_text(tmp_path):
+    pairs = load(tmp_path, "pairs.tsv", PAIRS)
+    features(pairs, query_prompt="the " * 13)
+    with pytest.raises(
+        UserError, match="options.query_prompt has 14 tokens, which leave none of options.max_length=16"
+    ):
+        features(pairs, query_prompt="the " * 14)
 
 
 MISFITS = [
@@ -198,7 +213,7 @@ def test_scores_become_what_the_losses_take(tmp_path):
         ({"options.loss.margin": 1.0}, "options.loss.margin=1.0 belongs to options.loss.name=triplet"),
         ({"options.dims": [8, 8]}, "options.dims=8,8 names a length twice"),
         ({"options.dims": [8, 4], "options.dim_weights": [1.0]}, "dim_weights has 1 weights for 2 options.dims"),
-        ({"options.dim_weights": [1.0]}, "dim_weights.*has no effect without options.dims"),
+        ({"options.dim_weights": [1.0, 2.0]}, "dim_weights=1.0,2.0 has no effect without options.dims"),
         ({"head_dropout": 0.2}, "head_dropout=0.2 is for a head with parameters"),
         ({"features": "last"}, "features=last is for a head with parameters"),
         ({"crf": True}, "crf=True belongs to task=ner"),

@@ -45,6 +45,8 @@ def corpus_file(path: str) -> str:
     Raises:
       UserError: there is none.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"a corpus is a file or a directory, not {path!r:.60}; write its documents to a .jsonl first")
     directory = os.path.expanduser(path)
     if is_remote(path) or not os.path.isdir(directory):
         return path

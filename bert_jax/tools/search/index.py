@@ -147,6 +147,8 @@ class SearchIndex:
         model: PretrainedModel | str | None = None,
         engine: Engine | None = None,
     ):
+        if not isinstance(path, str | os.PathLike):
+            raise UserError(f"an index is opened by its directory, not by {path!r:.60}")
         self.path: str = os.fspath(path)
         self._directory = pathlib.Path(path).expanduser()
         self.record: IndexRecord = read_index(self._directory)
@@ -198,8 +200,8 @@ class SearchIndex:
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.record.width:
             raise UserError(f"vectors have the shape {list(vectors.shape)}; expected [queries, {self.record.width}]")
-        if top < 1:
-            raise UserError(f"top={top} must be at least 1")
+        if not isinstance(top, int | np.integer) or top < 1:
+            raise UserError(f"top={top!r} must be a whole number, at least 1")
         if self._find is None:
             self._find = engines.finder(self._engine, self.vectors)
         return self._find(np.asarray(vectors, np.float32), top)
@@ -214,7 +216,11 @@ class SearchIndex:
 
     def search(self, queries: str | Sequence[str], top: int = 10) -> list[Hit] | list[list[Hit]]:
         """Return the nearest documents to a query, the best first, or to each of several queries."""
+        if not isinstance(queries, Iterable):
+            raise UserError(f"search takes a text or a list of texts, not {queries!r:.60}")
         texts = [queries] if isinstance(queries, str) else list(queries)
+        if empty := [number for number, text in enumerate(texts) if isinstance(text, str) and not text.strip()]:
+            raise UserError(f"query {empty[0]} is empty; give a text")
         hits = [
             [Hit(score, *found) for score, found in zip(row[0].tolist(), self.documents(row[1]), strict=True)]
             for row in engines.lists(self.nearest(self.embed(texts), top))

@@ -273,6 +273,8 @@ def run_mine(path: str, config: MineConfig) -> int:
     if not output.parent.is_dir():
         raise UserError(f"output={config.output}: there is no directory {output.parent}; create it first")
     index = SearchIndex(path, model=config.model or None)
+    if config.first_rank > len(index):
+        raise UserError(f"first_rank={config.first_rank}, but {path} has {len(index):,} documents; give a lower one")
     queries = beir.read_queries(config.queries)
     judgements = read_judgements(config.qrels, queries, index)
     positives = {query: [name for name, score in judged.items() if score > 0] for query, judged in judgements.items()}
