@@ -39,7 +39,7 @@ from bert_jax.config.finetuning import (
     check_finetune,
     task_defaults,
 )
-from bert_jax.config.heads import SingleVector, TokenVectors, WordVector
+from bert_jax.config.heads import TokenVectors, WordVector
 from bert_jax.config.options import differing_options, dotted_names, from_dict, from_record, to_dict
 from bert_jax.config.tasks import DiagnosticOptions, SequenceOptions, TextDataConfig, VectorOptions
 from bert_jax.data.sequences import most_sequences
@@ -527,7 +527,7 @@ def with_embedding(config: FinetuneConfig, stored: StoredModel) -> FinetuneConfi
         )
     options = options.like(stored.embedding)
     check_pooling(options.pooling, False, stored.model.trains_specials, "options.pooling")
-    if not isinstance(options.form, SingleVector):
+    if isinstance(options.form, TokenVectors | WordVector):
         _check_form(config, options.form, stored)
     return dataclasses.replace(config, options=options)
 

@@ -51,7 +51,7 @@ def ignores_input(head: HeadConfig, dev: Features, logits: list[np.ndarray], met
 
     `logits`: scores on `dev`, one entry per sequence.
     """
-    if broken := sum(bool(np.isnan(row).any()) for row in logits):
+    if broken := sum(any(np.isnan(part).any() for part in _parts(row)) for row in logits):
         return f"{broken:,} of {len(logits):,} answers on dev are not numbers (NaN)"
     reasons = []
     if metrics.get("NoAns_f1") == 1 and metrics.get("HasAns_f1") == 0:  # SQuAD 2.0, with its best threshold
@@ -135,6 +135,11 @@ def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarr
         return None
     (answer,) = answers
     return repr(head.labels[answer]) if head.labels else f"candidate {answer}"
+
+
+def _parts(row: Any) -> list[np.ndarray]:
+    """Return the arrays that hold what was predicted of a sequence: the scores, or vectors, of tokens or of words."""
+    return [row] if isinstance(row, np.ndarray) else row if isinstance(row, list) else [row.data]
 
 
 def _one_vector(vectors: Any) -> np.ndarray:

@@ -448,7 +448,7 @@ def _without_padding(head: HeadConfig, features: Features, index: int, row: np.n
         return row[: len(features.input_ids[index])]
     if not isinstance(features, TextFeatures) or isinstance(features.form, SingleVector):
         return row
-    if isinstance(features.form, TokenVectors):
+    if isinstance(features.form, TokenVectors) and features.marks is not None:
         return compared_tokens(row, features.marks[index])
     from scipy import sparse
 

@@ -276,6 +276,14 @@ class StoredModel:
         known = self.embedding != EmbeddingConfig() and not self.embedding.unsupported
         return known and self.head is None and self.model.trains_specials
 
+    @property
+    def has_form(self) -> bool:
+        """Whether the model has the parameters with which its vectors are made."""
+        form = self.embedding.form
+        if isinstance(form, TokenVectors):
+            return self.token_size == form.size
+        return isinstance(form, SingleVector) or "mlm" in self.parts
+
     def need_head(self) -> HeadConfig:
         """Return the head of a model that was checked to have one; ValueError if it has none."""
         if self.head is None:

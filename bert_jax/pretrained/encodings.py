@@ -286,7 +286,7 @@ def of_words(runner: Runner, batches: Iterable[tuple[np.ndarray, Batch]]) -> Any
     for numbers, batch in batches:
         parts.append(sparse.csr_matrix(runner.word_strengths(batch)[: len(numbers)]))
         order.append(numbers)
-    return sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
+    return sparse.csr_matrix(sparse.vstack(parts))[np.argsort(np.concatenate(order))]
 
 
 def vector_form(

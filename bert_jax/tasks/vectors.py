@@ -416,7 +416,7 @@ def _max_sims(query: np.ndarray, tokens: np.ndarray, starts: np.ndarray) -> np.n
       tokens: [T, D], those of all documents.
       starts: int [N], the first token of each document.
     """
-    return np.sum(np.maximum.reduceat(query @ tokens.T, starts, axis=1), axis=0, dtype=np.float64)
+    return np.maximum.reduceat(query @ tokens.T, starts, axis=1).sum(axis=0, dtype=np.float64)
 
 
 def ranks(vectors: Vectors, numbers: np.ndarray, form: TextVectors) -> np.ndarray:
