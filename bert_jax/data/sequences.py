@@ -175,7 +175,7 @@ class TokenReader:
 
 
 def compared_tokens(vectors: np.ndarray, marks: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the vectors that count, [M, D] for each of K texts, by its marks, of those of all tokens, [K or more, L, D]."""
+    """Return the vectors that count, [M, D] for each of K texts, by its marks, of those of all tokens, [K, L, D]."""
     return [own[: len(each)][each >= COMPARED] for own, each in zip(vectors, marks, strict=False)]
 
 

@@ -30,7 +30,7 @@ from bert_jax.models.layers import (
 from bert_jax.models.pooling import text_states
 from bert_jax.models.protocol import Encoded, EncoderOutput, ReadStates
 
-WORDS_AT_ONCE = 4096  # whose logits at all positions are one array
+WORDS_AT_ONCE = 1024  # whose logits at all positions are one array
 PADDED_LOGIT = -1e9  # logit of table rows without a word: never predicted, and its exp is 0
 
 
