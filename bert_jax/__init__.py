@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         XLNetConfig,
     )
     from bert_jax.config.finetuning import FinetuneConfig, InputFormConfig, LoraConfig, PredictConfig, task_defaults
+    from bert_jax.config.heads import SingleVector, TokenVectors, WordVector
     from bert_jax.config.objective import TaskLossConfig
     from bert_jax.config.options import with_options
     from bert_jax.config.presets import model_config
@@ -82,8 +83,10 @@ if TYPE_CHECKING:
         Cosent,
         CosineRegression,
         InfoNce,
+        InheritedForm,
         KlDivergence,
         MarginMse,
+        SparsityConfig,
         Triplet,
     )
     from bert_jax.data.preparation.prepare import run_prepare as prepare
@@ -138,6 +141,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "Hit": "tools.search.index",
     "IndexConfig": "config.search",
     "InfoNce": "config.vectors",
+    "InheritedForm": "config.vectors",
     "InputFormConfig": "config.finetuning",
     "KlDivergence": "config.vectors",
     "Learned": "config",
@@ -167,9 +171,11 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "SearchIndex": "tools.search.index",
     "SearchResults": "tools.search.search",
     "SentenceOptions": "config.tasks",
+    "SingleVector": "config.heads",
     "SinksConfig": "config",
     "SkipGram": "config",
     "SkipGramConfig": "config",
+    "SparsityConfig": "config.vectors",
     "Squad2Options": "config.tasks",
     "SquadOptions": "config.tasks",
     "TaggingDataConfig": "config.tasks",
@@ -177,6 +183,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "TaskDataConfig": "config.tasks",
     "TaskLossConfig": "config.objective",
     "TextDataConfig": "config.tasks",
+    "TokenVectors": "config.heads",
     "Tokenizer": "tokenization.tokenizer",
     "TrainVocabConfig": "config",
     "Triplet": "config.vectors",
@@ -185,6 +192,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "VectorDataConfig": "config.tasks",
     "VectorOptions": "config.tasks",
     "Window": "config",
+    "WordVector": "config.heads",
     "WordVectorsConfig": "config",
     "XLNetConfig": "config",
     "convert": "formats.conversion",
@@ -237,6 +245,7 @@ __all__ = [
     "Hit",
     "IndexConfig",
     "InfoNce",
+    "InheritedForm",
     "InputFormConfig",
     "KlDivergence",
     "Learned",
@@ -266,9 +275,11 @@ __all__ = [
     "SearchIndex",
     "SearchResults",
     "SentenceOptions",
+    "SingleVector",
     "SinksConfig",
     "SkipGram",
     "SkipGramConfig",
+    "SparsityConfig",
     "Squad2Options",
     "SquadOptions",
     "TaggingDataConfig",
@@ -276,6 +287,7 @@ __all__ = [
     "TaskDataConfig",
     "TaskLossConfig",
     "TextDataConfig",
+    "TokenVectors",
     "Tokenizer",
     "TrainVocabConfig",
     "Triplet",
@@ -284,6 +296,7 @@ __all__ = [
     "VectorDataConfig",
     "VectorOptions",
     "Window",
+    "WordVector",
     "WordVectorsConfig",
     "XLNetConfig",
     "convert",

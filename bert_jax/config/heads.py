@@ -4,9 +4,11 @@ Standard library only.
 """
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
-from bert_jax.config.options import option
+from bert_jax.config.options import kinds, option
+from bert_jax.errors import UserError, need_positive
 
 Combination = Literal[
     "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"
@@ -35,8 +37,8 @@ class HeadConfig:
 
     kind: HeadKind = "classification"
     """classification, multilabel (any number of the classes for each text), regression and choice read the pooled
-    [CLS]; span and tagging read every position. vectors, as an EmbeddingConfig says, has no parameters, and no model
-    records it."""
+    [CLS]; span and tagging read every position. vectors are made as an EmbeddingConfig says, and no model records the
+    kind."""
     labels: tuple[str, ...] = ()
     """Names of the classes, in the order of the columns (classification, multilabel, tagging); empty for the other
     kinds."""
@@ -73,6 +75,75 @@ class HeadConfig:
         return folded if len(set(folded)) == len(folded) else self.labels
 
 
+Similarity = Literal["cosine", "dot", "max_sim"]
+"""Similarity of two texts: the cosine of the angle between their vectors, the product of these or, of vectors of
+tokens, the sum over the tokens of the first of the highest product with one of the second."""
+
+
+class _TextVectors:
+    """Common part of the forms of vectors of texts."""
+
+    chosen_by: ClassVar[Mapping[str, str]]
+    """The option that chooses it, and its value."""
+    similarities: ClassVar[tuple[Similarity, ...]]
+    """Those that its vectors can be compared by, the usual one first."""
+
+    @property
+    def name(self) -> str:
+        """The value of form.name that chooses it."""
+        return self.chosen_by["name"]
+
+    def check(self) -> None:
+        """Raise a UserError if a value is out of range."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SingleVector(_TextVectors):
+    """One vector per text."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "single"}
+    similarities: ClassVar[tuple[Similarity, ...]] = ("cosine", "dot")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenVectors(_TextVectors):
+    """A unit vector per token, a linear map of its last state (late interaction: Khattab & Zaharia 2020, ColBERT)."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "tokens"}
+    similarities: ClassVar[tuple[Similarity, ...]] = ("max_sim",)
+
+    size: int = 128
+    """Number of features of a vector."""
+    query_length: int = 0
+    """Tokens of a query, [CLS] and [SEP] included; longer ones are cut. 0: as many as of any text."""
+    expansion: Literal["none", "unseen", "seen"] = option("none", of=("query_length",))
+    """Filling of shorter queries with [MASK], whose vectors count, up to query_length. The other tokens attend to them
+    (seen), or they do not (unseen), as in ColBERT."""
+    skip_punctuation: bool = True
+    """Whether punctuation marks of documents have no vector."""
+
+    def check(self) -> None:
+        need_positive(self, "options.form.", "size")
+        if self.query_length and self.query_length < 8:
+            raise UserError(
+                f"options.form.query_length={self.query_length} is too short for [CLS] A [SEP]; the minimum is 8, and "
+                "0 is as many tokens as of any text"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordVector(_TextVectors):
+    """A weight for each word of the vocabulary: the maximum over the tokens of log(1 + max(0, logit)), with the logits
+    of the head for masked words (Formal et al. 2021, SPLADE). Most are 0."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "words"}
+    similarities: ClassVar[tuple[Similarity, ...]] = ("dot",)
+
+
+TextVectors = SingleVector | TokenVectors | WordVector
+"""Form of the vectors of texts: one of these."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
     """Defaults of `model.embed`: those of a directory of sentence-transformers, or of a model trained on vectors."""
@@ -86,6 +157,8 @@ class EmbeddingConfig:
     """Maximum number of tokens per text, [CLS] and [SEP] included. None: as many as the model has positions."""
     lowercase: bool = False
     """Lowercase the text before it is tokenized, even with a cased vocabulary."""
+    form: TextVectors = kinds(SingleVector(), nested=True, before=SingleVector())
+    """Form of the vectors. pooling and normalize are those of a single one."""
     query_prompt: str = option("", before="")
     """Text that `embed` puts before those that it is told are queries."""
     document_prompt: str = option("", before="")

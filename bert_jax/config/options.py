@@ -178,6 +178,7 @@ def kinds(
     by: str = "",
     absent: Mapping[str, Any] | None = None,
     resume: Resume | None = None,
+    before: Any = dataclasses.MISSING,
 ) -> T:
     """Return a field of a configuration whose value is one of several kinds: a union of dataclasses, or None.
 
@@ -190,9 +191,11 @@ def kinds(
         it, as in model.positions.
       by: the option next to the field that chooses, if any; then the field is nested.
       absent: the option by which None is chosen, and its value then.
+      before: as for `option`.
     """
     choice = {"nested": nested or by != "", "by": by, "absent": dict(absent or {})}
-    field: Any = dataclasses.field(default=default, metadata={"resume": resume, "kinds": choice})
+    metadata = {"resume": resume, "kinds": choice, "before": before}
+    field: Any = dataclasses.field(default=default, metadata=metadata)
     return field
 
 

@@ -6,9 +6,9 @@ Standard library only.
 import dataclasses
 from typing import ClassVar, Literal, Self, get_args
 
-from bert_jax.config.heads import EmbeddingConfig, HeadWindows, TokenPooling
+from bert_jax.config.heads import EmbeddingConfig, HeadWindows, SingleVector, TextVectors, TokenPooling, WordVector
 from bert_jax.config.options import kinds, option
-from bert_jax.config.vectors import InfoNce, VectorLoss, check_matryoshka
+from bert_jax.config.vectors import InfoNce, InheritedForm, SparsityConfig, VectorLoss, check_matryoshka
 from bert_jax.errors import UserError, need_positive
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
@@ -145,6 +145,10 @@ class VectorOptions(SequenceOptions):
     """Text that is put before every anchor. None: as in init_from, where there usually is none."""
     document_prompt: str | None = None
     """Text that is put before every text but the anchors. None: as in init_from, where there usually is none."""
+    form: InheritedForm | TextVectors = kinds(InheritedForm(), nested=True)
+    """Form of the vectors of a text."""
+    sparsity: SparsityConfig = option(SparsityConfig(), of=("form.name", "inherited", "words"))
+    """What keeps vectors of words sparse."""
     loss: VectorLoss = kinds(InfoNce(), nested=True)
     """What the vectors learn."""
     dims: tuple[int, ...] = ()
@@ -157,6 +161,7 @@ class VectorOptions(SequenceOptions):
     def embedding(self) -> EmbeddingConfig:
         """What `embed` of the trained model does by default; options that are None have the usual value."""
         return EmbeddingConfig(
+            form=SingleVector() if isinstance(self.form, InheritedForm) else self.form,
             pooling=self.pooling or "mean",
             normalize=bool(self.normalize),
             max_length=self.max_length,
@@ -166,15 +171,42 @@ class VectorOptions(SequenceOptions):
         )
 
     def like(self, embedding: EmbeddingConfig) -> "VectorOptions":
-        """Return the options with those of `embedding` in place of None."""
-        names = ("pooling", "normalize", "lowercase", "query_prompt", "document_prompt")
+        """Return the options with those of `embedding` in place of None, and the loss with what follows from the form.
+
+        Raises:
+          UserError: an option does not belong to that form.
+        """
+        form = embedding.form if isinstance(self.form, InheritedForm) else self.form
+        of_single = ("pooling", "normalize") if isinstance(form, SingleVector) else ()
+        names = (*of_single, "lowercase", "query_prompt", "document_prompt")
         missing = [name for name in names if getattr(self, name) is None]
-        return dataclasses.replace(self, **{name: getattr(embedding, name) for name in missing})
+        found = dataclasses.replace(self, form=form, **{name: getattr(embedding, name) for name in missing})
+        self._check_form(form)
+        return dataclasses.replace(found, loss=self.loss.of(form))
 
     def check(self) -> None:
-        self.loss.check()
+        for part in (self.form, self.sparsity, self.loss):
+            part.check()
         check_matryoshka(self.dims, self.dim_weights)
+        if not isinstance(self.form, InheritedForm):
+            self._check_form(self.form)
         super().check()
+
+    def _check_form(self, form: TextVectors) -> None:
+        """Raise a UserError about an option that belongs to another form of vectors."""
+        self.loss.of(form)
+        of_single = {"pooling": self.pooling, "normalize": self.normalize, "dims": self.dims}
+        for name, value in of_single.items() if not isinstance(form, SingleVector) else ():
+            if value:
+                shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+                raise UserError(
+                    f"options.{name}={shown} is for single vectors, and options.form.name={form.name} gives others; "
+                    "leave it out"
+                )
+        if self.sparsity != SparsityConfig() and not isinstance(form, WordVector):
+            raise UserError(
+                f"options.sparsity is for vectors of words, and these have options.form.name={form.name}; leave it out"
+            )
 
 
 TaskOptions = (

@@ -5,12 +5,11 @@ Each is a type with its own options. What it takes says which columns the traini
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
+from bert_jax.config.heads import Similarity, SingleVector, TextVectors
 from bert_jax.errors import UserError, need_no_negative, need_positive
 
-Similarity = Literal["cosine", "dot"]
-"""Similarity of two vectors: the cosine of the angle between them, or their product."""
 Distance = Literal["cosine", "euclidean", "manhattan"]
 """Distance of two vectors: 1 minus the cosine, or the 2-norm or 1-norm of their difference."""
 Takes = Literal["pairs", "scores", "triplets", "teacher"]
@@ -38,9 +37,42 @@ class _Loss:
     def check(self) -> None:
         """Raise a UserError if a value is out of range."""
 
+    def of(self, form: TextVectors) -> Self:
+        """Return the loss with what it takes for vectors of this form in place of None.
+
+        Raises:
+          UserError: it cannot compare such vectors.
+        """
+        if isinstance(form, SingleVector):
+            return self
+        raise UserError(
+            f"options.loss.name={self.name} compares single vectors, and options.form.name={form.name} gives others; "
+            "give --options.loss.name=info_nce, margin_mse or kl"
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InfoNce(_Loss):
+class _Similar(_Loss):
+    """Common part of the losses that know similarities alone."""
+
+    usual: ClassVar[Similarity] = "dot"
+    """Similarity of single vectors, if none is given."""
+
+    similarity: Similarity | None = None
+
+    def of(self, form: TextVectors) -> Self:
+        usual = self.usual if self.usual in form.similarities else form.similarities[0]
+        chosen = self.similarity or usual
+        if chosen not in form.similarities:
+            raise UserError(
+                f"options.loss.similarity={chosen} is not that of options.form.name={form.name}, which has "
+                f"{' and '.join(form.similarities)}; leave it out"
+            )
+        return dataclasses.replace(self, similarity=chosen)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InfoNce(_Similar):
     """Cross-entropy of finding the positive of an anchor among all positives and negatives of the batch (InfoNCE, also
     called multiple negatives ranking).
 
@@ -50,16 +82,22 @@ class InfoNce(_Loss):
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "info_nce"}
     compares_examples: ClassVar[bool] = True
     in_batch: ClassVar[bool] = True
+    usual: ClassVar[Similarity] = "cosine"
 
-    scale: float = 20.0
-    """Factor of the similarities, the inverse of a temperature."""
-    similarity: Similarity = "cosine"
-    """Similarity of two vectors. dot is usually taken with a scale of 1."""
+    scale: float | None = None
+    """Factor of the similarities, the inverse of a temperature. None: 20 for cosines, 1 for others."""
+    similarity: Similarity | None = None
+    """Similarity of two texts. None: cosine, or that of a form of vectors which has no cosines."""
     symmetric: bool = False
     """Whether the anchor of each positive is found among all anchors too, which counts as much."""
 
+    def of(self, form: TextVectors) -> Self:
+        found = super().of(form)
+        return dataclasses.replace(found, scale=found.scale or (20.0 if found.similarity == "cosine" else 1.0))
+
     def check(self) -> None:
-        need_positive(self, "options.loss.", "scale")
+        if self.scale is not None:
+            need_positive(self, "options.loss.", "scale")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,19 +153,19 @@ class Triplet(_Loss):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MarginMse(_Loss):
+class MarginMse(_Similar):
     """Squared difference between the margins of model and teacher: the similarity of the anchor to its positive less
     that to each negative (Hofstätter et al. 2020)."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "margin_mse"}
     takes: ClassVar[Takes] = "teacher"
 
-    similarity: Similarity = "dot"
-    """Similarity of two vectors."""
+    similarity: Similarity | None = None
+    """Similarity of two texts. None: dot, or that of a form of vectors which has no products."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class KlDivergence(_Loss):
+class KlDivergence(_Similar):
     """Divergence of the distribution over positive and negatives from that of a teacher, in nats."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "kl"}
@@ -135,8 +173,8 @@ class KlDivergence(_Loss):
 
     temperature: float = 1.0
     """Divisor of the scores of both. The loss is multiplied by its square."""
-    similarity: Similarity = "dot"
-    """Similarity of two vectors."""
+    similarity: Similarity | None = None
+    """Similarity of two texts. None: dot, or that of a form of vectors which has no products."""
 
     def check(self) -> None:
         need_positive(self, "options.loss.", "temperature")
@@ -144,6 +182,36 @@ class KlDivergence(_Loss):
 
 VectorLoss = InfoNce | Cosent | Angle | CosineRegression | Triplet | MarginMse | KlDivergence
 """The loss of the task vectors: one of these."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InheritedForm:
+    """The form that the vectors of init_from have, a single one where it says none."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "inherited"}
+    name: ClassVar[str] = "inherited"
+
+    def check(self) -> None:
+        """Raise nothing: there are no options."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparsityConfig:
+    """What keeps vectors of words sparse: the squares of the mean weights of a batch, summed over the words (FLOPS,
+    Paria et al. 2020), which are added to the loss."""
+
+    query_weight: float = 5e-5
+    """Factor of those of the anchors."""
+    document_weight: float = 3e-5
+    """Factor of those of all other texts."""
+    ramp: float = 1 / 3
+    """Share of the steps over which the factors rise from 0, with the square of the step."""
+
+    def check(self) -> None:
+        """Raise a UserError if a value is out of range."""
+        need_no_negative(self, "options.sparsity.", "query_weight", "document_weight")
+        if not 0 <= self.ramp <= 1:
+            raise UserError(f"options.sparsity.ramp={self.ramp:g} must be a share of the steps, from 0 to 1")
 
 
 def check_matryoshka(dims: tuple[int, ...], weights: tuple[float, ...]) -> None:

@@ -16,13 +16,16 @@ few times and not once per length.
 import collections
 import dataclasses
 import heapq
+import string
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from bert_jax.config.heads import SingleVector, TextVectors, TokenVectors
 from bert_jax.errors import UserError
 from bert_jax.randomness import Stream, bits, permute
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +92,9 @@ class Features:
     """None if everything is read, in windows."""
     weights: np.ndarray | None = dataclasses.field(default=None, kw_only=True)
     """float32 [E]: weight of each sequence in a batch; None: 1."""
+    marks: list[Any] | None = dataclasses.field(default=None, kw_only=True)
+    """As `input_ids`, uint8: SEEN for tokens that are attended to, plus COMPARED for those whose vectors count. None:
+    SEEN for all."""
     in_windows: bool = dataclasses.field(default=False, kw_only=True)
     """Whether each entry is a list of the windows of a text, as many as it needs, and not of candidates."""
 
@@ -106,6 +112,10 @@ class Features:
         )
 
 
+SEEN, COMPARED = 1, 2
+"""Bits of `Features.marks`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class TextFeatures(Features):
     """E examples of K texts each, whose vectors are compared: a list of K sequences per example, as for choice.
@@ -117,11 +127,56 @@ class TextFeatures(Features):
     """int32 [E, K]: equal texts have equal numbers."""
     apart: bool = dataclasses.field(default=False, kw_only=True)
     """Whether examples with an equal anchor or positive are kept in different batches of training."""
+    form: TextVectors = dataclasses.field(default=SingleVector(), kw_only=True)
+    """Form of the vectors, by which they are compared."""
 
     def texts(self) -> Features:
         """Return the E · K texts as sequences of their own, those of an example one after the other."""
-        ids, types = ([each for entry in part for each in entry] for part in (self.input_ids, self.token_type_ids))
-        return Features(ids, types, None, np.arange(len(ids), dtype=np.int32), self.max_length)
+        parts = [self.input_ids, self.token_type_ids, *([] if self.marks is None else [self.marks])]
+        ids, types, *marks = ([each for entry in part for each in entry] for part in parts)
+        numbers = np.arange(len(ids), dtype=np.int32)
+        return Features(ids, types, None, numbers, self.max_length, marks=marks[0] if marks else None)
+
+
+class TokenReader:
+    """Makes the sequences of queries and documents whose tokens have a vector each, and their marks.
+
+    Raises:
+      UserError: the form asks for what the tokenizer cannot do.
+    """
+
+    def __init__(self, form: TokenVectors, tokenizer: Tokenizer):
+        if form.expansion != "none" and tokenizer.class_last:
+            raise UserError(
+                f"form.expansion={form.expansion} puts [MASK] after a query, but this model has [CLS] there; leave "
+                "it out"
+            )
+        self._form, self._mask_id = form, tokenizer.mask_id
+        marks = string.punctuation if form.skip_punctuation else ""
+        self._skipped = [number for number, token in enumerate(tokenizer.tokens) if len(token) == 1 and token in marks]
+
+    def limit(self, query: bool, max_length: int) -> int:
+        """Return the most tokens of a query or of a document, with [CLS] and [SEP]."""
+        return self._form.query_length or max_length if query else max_length
+
+    def read(self, ids: np.ndarray, types: np.ndarray, query: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return ids and token types, filled up, and uint8 marks, of those of a text with [CLS] and [SEP]: [L] each."""
+        marks = np.full(len(ids), SEEN + COMPARED, np.uint8)
+        if not query:
+            marks[np.isin(ids, self._skipped)] = SEEN
+            return ids, types, marks
+        missing = 0 if self._form.expansion == "none" else self._form.query_length - len(ids)
+        if missing <= 0:
+            return ids, types, marks
+        fill = COMPARED if self._form.expansion == "unseen" else SEEN + COMPARED
+        added = ((ids, self._mask_id), (types, 0), (marks, fill))
+        filled = [np.pad(values, (0, missing), constant_values=value) for values, value in added]
+        return filled[0], filled[1], filled[2]
+
+
+def compared_tokens(vectors: np.ndarray, marks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the vectors that count, [M, D] for each of K texts, by its marks, of those of all tokens, [K, L, D]."""
+    return [own[: len(each)][each >= COMPARED] for own, each in zip(vectors, marks, strict=False)]
 
 
 Batch = dict[str, np.ndarray]
@@ -231,6 +286,13 @@ def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
             batch["input_ids"][where][: len(ids)] = ids
             batch["token_type_ids"][where][: len(ids)] = types
             batch["attention_mask"][where][: len(ids)] = 1
+    if features.marks is not None:
+        marks = np.zeros(shape, np.uint8)
+        for row, index in enumerate(indices):
+            for where, own, _ in _sequences(features, index, row, features.marks):
+                marks[where][: len(own)] = own
+        batch["attention_mask"] = (marks & SEEN).astype(np.int32)
+        batch["compared"] = (marks // COMPARED).astype(np.int32)
     # Without a real token, a filling row would have no position to attend to.
     # A window that a text does not need is such a row, too.
     batch["attention_mask"][0 if features.in_windows else len(indices) :, ..., 0] = 1
@@ -255,8 +317,9 @@ def _texts(entry: Any) -> list[np.ndarray]:
     return entry if isinstance(entry, list) else [entry]
 
 
-def _sequences(features: Features, index: int, row: int):
-    ids, types = features.input_ids[index], features.token_type_ids[index]
+def _sequences(features: Features, index: int, row: int, values: list[Any] | None = None):
+    """Return place, ids (or other values of each token) and token types of the sequences of an example."""
+    ids, types = (features.input_ids if values is None else values)[index], features.token_type_ids[index]
     if not isinstance(ids, list):
         return [(row, ids, types)]
     return [((row, candidate), *pair) for candidate, pair in enumerate(zip(ids, types, strict=True))]
@@ -347,10 +410,16 @@ class _BatchesOfTexts(TrainingBatches):
     `batch(step)` has the rows of that class without weights, and for B examples: places int32 [B, K], the number of
     each text among those of all rows (among R · T of shared rows), numbers int32 [B, K] and labels, as in the features,
     and weights float32 [B].
+
+    Args:
+      ramp_epochs: epochs over which `ramp` float32 [B], the same for all examples of a batch, rises to 1 with the
+        square of the step; None: there is no such array.
     """
 
-    def __init__(self, features: TextFeatures, batch_size: int, *others: Any, **options: Any):
-        self._examples, self._examples_per_batch = features, batch_size
+    def __init__(
+        self, features: TextFeatures, batch_size: int, *others: Any, ramp_epochs: float | None = None, **options: Any
+    ):
+        self._examples, self._examples_per_batch, self._ramp_epochs = features, batch_size, ramp_epochs
         self._example_lengths = sequence_lengths(features)
         self._of_epoch: tuple[int, list[np.ndarray], int] = -1, [], 0
         super().__init__(features.texts(), batch_size * features.numbers.shape[1], *others, **options)
@@ -385,6 +454,9 @@ class _BatchesOfTexts(TrainingBatches):
             "numbers": self._examples.numbers[examples],
             "weights": np.ones(len(examples), np.float32),
         }
+        if self._ramp_epochs is not None:
+            steps = int(self._ramp_epochs * self.steps_per_epoch)
+            values["ramp"] = np.full(len(examples), (step / steps) ** 2 if step < steps else 1, np.float32)
         if isinstance(self._examples.labels, np.ndarray):
             values["labels"] = self._examples.labels[examples]
         filling = [(0, rows - len(examples))]

@@ -39,6 +39,7 @@ from bert_jax.config.finetuning import (
     check_finetune,
     task_defaults,
 )
+from bert_jax.config.heads import TokenVectors, WordVector
 from bert_jax.config.options import differing_options, dotted_names, from_dict, from_record, to_dict
 from bert_jax.config.tasks import DiagnosticOptions, SequenceOptions, TextDataConfig, VectorOptions
 from bert_jax.data.sequences import most_sequences
@@ -513,7 +514,8 @@ def with_embedding(config: FinetuneConfig, stored: StoredModel) -> FinetuneConfi
     options = config.options
     if not isinstance(options, VectorOptions):
         return config
-    if options.pooling is None and stored.embedding.unsupported:
+    chosen = options.pooling is not None or isinstance(options.form, TokenVectors | WordVector)
+    if stored.embedding.unsupported and not chosen:
         raise UserError(
             f"{config.init_from} is a model of sentence-transformers with {stored.embedding.unsupported}, which cannot "
             "be trained here; give --options.pooling=mean (or cls, max) for vectors of the bare encoder"
@@ -525,7 +527,40 @@ def with_embedding(config: FinetuneConfig, stored: StoredModel) -> FinetuneConfi
         )
     options = options.like(stored.embedding)
     check_pooling(options.pooling, False, stored.model.trains_specials, "options.pooling")
+    if isinstance(options.form, TokenVectors | WordVector):
+        _check_form(config, options.form, stored)
     return dataclasses.replace(config, options=options)
+
+
+def _check_form(config: FinetuneConfig, form: TokenVectors | WordVector, stored: StoredModel) -> None:
+    """Raise a UserError if the model in init_from, or another option, does not go with such vectors."""
+    given = f"options.form.name={form.name}"
+    for name, value in (("packing=on", config.packing == "on"), ("lora.rank", config.lora.rank)):
+        if value:
+            raise UserError(f"{given} cannot be trained with {name}, which is for single vectors; leave it out")
+    if stored.model.two_streams:
+        raise UserError(
+            f"{given} is for models that read their tokens in one stream, and {config.init_from} is an XLNet"
+        )
+    if isinstance(form, WordVector):
+        if "mlm" not in stored.parts and not config.random_weights:
+            raise UserError(
+                f"{given} reads the head for masked words, and {config.init_from} has none "
+                f"({', '.join(stored.parts) or 'an encoder only'}); start from a pre-trained model with that head, or "
+                "give --options.form.name=tokens"
+            )
+        return
+    there, longest = stored.token_size, stored.model.longest_sequence
+    if there not in (None, form.size) and not config.random_weights:
+        raise UserError(
+            f"options.form.size={form.size}, but the vectors of tokens of {config.init_from} have {there} features; "
+            "give that"
+        )
+    if longest is not None and form.query_length > longest:
+        raise UserError(
+            f"options.form.query_length={form.query_length} is longer than the {longest} tokens that "
+            f"{config.init_from} reads; give that at most"
+        )
 
 
 def _check_own_positives(config: FinetuneConfig, data: TaskData, model: EncoderConfig) -> None:

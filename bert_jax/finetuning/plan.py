@@ -5,6 +5,7 @@ Fine-tuning on a small task now and then ends in a model that ignores its input.
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,7 @@ def ignores_input(head: HeadConfig, dev: Features, logits: list[np.ndarray], met
 
     `logits`: scores on `dev`, one entry per sequence.
     """
-    if broken := sum(bool(np.isnan(row).any()) for row in logits):
+    if broken := sum(any(np.isnan(part).any() for part in _parts(row)) for row in logits):
         return f"{broken:,} of {len(logits):,} answers on dev are not numbers (NaN)"
     reasons = []
     if metrics.get("NoAns_f1") == 1 and metrics.get("HasAns_f1") == 0:  # SQuAD 2.0, with its best threshold
@@ -112,7 +113,7 @@ def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarr
     if head.kind == "regression":
         return f"{np.mean(logits):.3f}" if np.std(logits) < 1e-3 else None
     if head.kind == "vectors":
-        anchors = np.stack([row[0] for row in logits])
+        anchors = np.stack([_one_vector(row[0]) for row in logits])
         scale = np.abs(anchors).max()
         return "the same vector" if np.ptp(anchors, axis=0).max() <= 1e-4 * scale else None
     if isinstance(features, SpanFeatures):
@@ -134,6 +135,18 @@ def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarr
         return None
     (answer,) = answers
     return repr(head.labels[answer]) if head.labels else f"candidate {answer}"
+
+
+def _parts(row: Any) -> list[np.ndarray]:
+    """Return the arrays that hold what was predicted of a sequence: the scores, or vectors, of tokens or of words."""
+    return [row] if isinstance(row, np.ndarray) else row if isinstance(row, list) else [row.data]
+
+
+def _one_vector(vectors: Any) -> np.ndarray:
+    """Return the vector of a text, the sum of those of its tokens, or that of its words as an array with zeros."""
+    if isinstance(vectors, np.ndarray):
+        return vectors if vectors.ndim == 1 else vectors.sum(axis=0)
+    return vectors.toarray()[0]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,9 +18,10 @@ from jax.sharding import Mesh
 
 from bert_jax.config import ComputeConfig, EncoderConfig, HeadConfig
 from bert_jax.config.finetuning import FinetuneConfig, PredictConfig
+from bert_jax.config.heads import SingleVector, TokenVectors
 from bert_jax.config.objective import BALANCED, TaskLossConfig
 from bert_jax.config.tasks import VectorOptions
-from bert_jax.data.sequences import Features, evaluation_batches, padded, round_up
+from bert_jax.data.sequences import Features, TextFeatures, compared_tokens, evaluation_batches, padded, round_up
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import step_options
 from bert_jax.devices.hardware import hardware, memory_advice
@@ -409,7 +410,8 @@ def predict_logits(
       rates: paused while it is compiled.
 
     Returns:
-      classification and multilabel [C]; regression []; choice [K]; span [L, 2]; tagging [L, C]; vectors [K, H].
+      classification and multilabel [C]; regression []; choice [K]; span [L, 2]; tagging [L, C]; vectors [K, H], of
+      tokens K arrays [L, D], and of words a sparse matrix [K, V].
 
     Raises:
       Stopped: raised by `signals` before one of the batches.
@@ -421,7 +423,7 @@ def predict_logits(
 
     def collect(indices: np.ndarray, scores: jax.Array) -> None:
         for index, row in zip(indices, np.asarray(scores), strict=False):
-            results[index] = row[: len(features.input_ids[index])] if head.kind in ("span", "tagging") else row
+            results[index] = _without_padding(head, features, index, row)
 
     pending: tuple[np.ndarray, jax.Array] | None = None
     with memory_advice(f"a batch of {rows} sequences to predict", SMALLER):
@@ -438,6 +440,19 @@ def predict_logits(
         if pending is not None:
             collect(*pending)
     return results
+
+
+def _without_padding(head: HeadConfig, features: Features, index: int, row: np.ndarray) -> Any:
+    """Return what there is of the scores of a sequence, or of the vectors of an example."""
+    if head.kind in ("span", "tagging"):
+        return row[: len(features.input_ids[index])]
+    if not isinstance(features, TextFeatures) or isinstance(features.form, SingleVector):
+        return row
+    if isinstance(features.form, TokenVectors) and features.marks is not None:
+        return compared_tokens(row, features.marks[index])
+    from scipy import sparse
+
+    return sparse.csr_matrix(row)
 
 
 def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[np.ndarray]:

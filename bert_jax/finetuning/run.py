@@ -35,6 +35,7 @@ from bert_jax.checkpoints.record import check_origin, read_record
 from bert_jax.checkpoints.workdir import WorkDirectory, id_below
 from bert_jax.config import CheckpointConfig
 from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.heads import SingleVector, WordVector
 from bert_jax.config.options import is_of_class, to_dict
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.config.tasks import SHARE_ROWS, VectorOptions
@@ -133,7 +134,7 @@ def with_packing(
     if recorded and config.bucket_window is None:
         config = dataclasses.replace(config, bucket_window=recorded["bucket_window"])
     packing = config.packing
-    if packing == "auto" and (config.task not in SHARE_ROWS or features.in_windows):
+    if packing == "auto" and (config.task not in SHARE_ROWS or features.in_windows or several_vectors(features)):
         packing = "off"
     if packing == "auto":
         shared, own = (
@@ -150,10 +151,18 @@ def with_packing(
     return dataclasses.replace(config, packing=packing, bucket_window=config.bucket_window or WINDOWS[packing])
 
 
+def several_vectors(features: Features) -> bool:
+    """Return whether the vectors are of tokens or words, which take more than one vector of each text in a row."""
+    return isinstance(features, TextFeatures) and not isinstance(features.form, SingleVector)
+
+
 def training_batches(
-    config: FinetuneConfig, features: Features, programs: Programs, *, batch_size: int, seed: int
+    config: FinetuneConfig, features: Features, programs: Programs, *, batch_size: int, seed: int, epochs: int = 1
 ) -> TrainingBatches:
-    """Return the batches of a run, in rows of their own or in shared ones; `with_packing` has decided which."""
+    """Return the batches of a run, in rows of their own or in shared ones; `with_packing` has decided which.
+
+    `epochs` are those of the run, over a part of which vectors of words come to be kept sparse.
+    """
     multiple = sharding.batch_parts(programs.mesh) * config.micro_batches
     shared = config.packing == "on"
     if isinstance(features, TextFeatures):
@@ -161,6 +170,8 @@ def training_batches(
     else:
         kind = SharedRowBatches if shared else TrainingBatches
     make = functools.partial(kind, features, batch_size, *((programs.longest_row,) if shared else ()))
+    if isinstance(config.options, VectorOptions) and isinstance(config.options.form, WordVector):
+        make = functools.partial(make, ramp_epochs=config.options.sparsity.ramp * epochs)
     assert config.bucket_window is not None, "with_packing comes first"
     return make(window=config.bucket_window, seed=seed, multiple=multiple)
 
@@ -661,7 +672,7 @@ def _train(
     dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
     events.start(begin, list(programs.mesh.devices.flat), resumed=restored is not None, run=run.name)
     features = tuning.data.train.features
-    batches = training_batches(config, features, programs, batch_size=run.batch_size, seed=run.seed)
+    batches = training_batches(config, features, programs, batch_size=run.batch_size, seed=run.seed, epochs=run.epochs)
     for note in batches.notes():
         say(note)
     total = run.epochs * batches.steps_per_epoch

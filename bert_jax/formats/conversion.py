@@ -28,7 +28,7 @@ from bert_jax.formats.opening import open_stored, place
 from bert_jax.formats.own import open_checkpoint
 from bert_jax.formats.sentence_transformers import write_postprocesses
 from bert_jax.formats.stored import StoredModel, check_fit, generator_of, left_out
-from bert_jax.models.bert_parameters import ENCODER_PARTS, STATE_PROJECTION
+from bert_jax.models.bert_parameters import ENCODER_PARTS, STATE_PROJECTION, TOKEN_VECTORS
 
 
 def check_destination(destination: str | os.PathLike[str]) -> None:
@@ -197,7 +197,7 @@ def select(stored: StoredModel, parts: PartsWritten, to: ModelFormat = "bert_jax
     if to != "bert_jax":
         stored = stored.without("span_boundary")
     if to == "tf1":
-        stored = stored.without("mask_decoder")
+        stored = stored.without("mask_decoder", TOKEN_VECTORS)
     if parts == "all" and to == "huggingface" and stored.head is not None and stored.head.kind in ("span", "tagging"):
         return stored.without("pooler")
     if parts == "all":
@@ -209,7 +209,8 @@ def select(stored: StoredModel, parts: PartsWritten, to: ModelFormat = "bert_jax
         )
     kept = (*ENCODER_PARTS, *{"mlm": ("mlm", "mask_decoder"), "encoder": ("pooler",)}[parts])
     arrays = {path: array for path, array in stored.arrays.items() if path.split("/")[0] in kept}
-    return dataclasses.replace(stored, arrays=arrays, head=None)
+    found = dataclasses.replace(stored, arrays=arrays, head=None)
+    return found if found.has_form else dataclasses.replace(found, embedding=EmbeddingConfig())
 
 
 def _write(stored: StoredModel, directory: epath.Path, to: ModelFormat, name: str) -> None:

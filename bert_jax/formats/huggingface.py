@@ -18,6 +18,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.config import AttentionConfig, EncoderConfig, HeadConfig
+from bert_jax.config.heads import TokenVectors
 from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError, first_lines
 from bert_jax.files import REMEDY, inside, read_object
@@ -34,9 +35,9 @@ from bert_jax.formats.model_types.definition import (
     sizes_and_rates,
 )
 from bert_jax.formats.safetensors_files import FileTensor
-from bert_jax.formats.sentence_transformers import read_embedding
+from bert_jax.formats.sentence_transformers import read_embedding, read_token_kernel
 from bert_jax.formats.stored import PADDED_TO, PARTS, Place, StoredModel, place_of, without_padding
-from bert_jax.models.bert_parameters import MODEL_PARTS, POOLED, bert_parameters, reads_pooler
+from bert_jax.models.bert_parameters import MODEL_PARTS, POOLED, TOKEN_VECTORS, bert_parameters, reads_pooler
 from bert_jax.parameters import ParameterTable
 from bert_jax.tokenization.directories import carried_settings
 from bert_jax.tokenization.tokenizer import read_tokenizer
@@ -418,18 +419,22 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     wanted = {name for place in places.values() for name in place.names} | set(kind.tied)
     unread = sorted(name for name in tensors if name not in wanted)
     _check_class(config, unread, directory)
+    embedding = read_embedding(directory, model.hidden_size, model.longest_sequence)
+    arrays = {
+        path: place.array(lambda name, index: tensors[name].read(index))
+        for path, place in name_table(model, head, kind).items()
+        if path in places
+    }
+    if isinstance(embedding.form, TokenVectors):
+        arrays[f"{TOKEN_VECTORS}/kernel"] = read_token_kernel(directory)
     return StoredModel(
         kind="huggingface",
         path=os.fspath(path),
         model=model,
         tokenizer=tokenizer,
         head=head,
-        embedding=read_embedding(directory, model.hidden_size, model.longest_sequence),
-        arrays={
-            path: place.array(lambda name, index: tensors[name].read(index))
-            for path, place in name_table(model, head, kind).items()
-            if path in places
-        },
+        embedding=embedding,
+        arrays=arrays,
         ignored=tuple(unread),
         doubt="" if "mlm" in absent else kind.doubt(model, tensors),
         history={

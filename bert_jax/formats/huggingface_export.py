@@ -26,6 +26,7 @@ from bert_jax.formats.model_types import MODEL_TYPES, obstacles, type_to_write
 from bert_jax.formats.model_types.definition import ModelType
 from bert_jax.formats.sentence_transformers import write_embedding
 from bert_jax.formats.stored import Place, StoredModel
+from bert_jax.models.bert_parameters import TOKEN_VECTORS
 from bert_jax.progress import track
 from bert_jax.tokenization.directories import SPECIALS_FILE, complete_pipeline
 from bert_jax.tokenization.json_vocabulary import NAMES
@@ -193,6 +194,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
         options.
     """
     directory = epath.Path(destination)
+    kernel, stored = stored.arrays.get(f"{TOKEN_VECTORS}/kernel"), stored.without(TOKEN_VECTORS)
     kind = _kind(stored)
     key = _class(stored)
     if key not in kind.classes:
@@ -227,7 +229,8 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
         longest, has_segments = stored.model.longest_sequence, stored.model.type_vocab_size > 0
         write_tokenizer(tokenizer, directory, longest, has_segments, stored.carried)
     if stored.makes_vectors:
-        write_embedding(stored.embedding, stored.model.hidden_size, stored.model.longest_sequence, directory)
+        own = None if kernel is None else kernel.read((slice(None), slice(None)))
+        write_embedding(stored.embedding, stored.model.hidden_size, stored.model.longest_sequence, directory, own)
     card = model_card(stored, kind, key, name)
     write_atomically(directory / "README.md", card.encode())
 

@@ -1,8 +1,9 @@
 """Text vectors of a directory of sentence-transformers, and the postprocesses saved with a model.
 
 Such a directory is a Hugging Face directory with a list of modules, modules.json, and their settings: a Transformer,
-a Pooling and often a Normalize. Anything else in that list is not part of a BERT; `embed` then requires its options
-rather than return different vectors.
+a Pooling and often a Normalize; of a SparseEncoder a model of masked words and a SpladePooling; of a MultiVectorEncoder
+a Transformer, a Dense, which has the map of the tokens, a MultiVectorMask and a Normalize. Anything else in that list
+is not part of a BERT; `embed` then requires its options rather than return different vectors.
 
 A postprocess is saved as postprocess/NAME.safetensors: two arrays, and what they belong to.
 """
@@ -10,6 +11,7 @@ A postprocess is saved as postprocess/NAME.safetensors: two arrays, and what the
 import json
 import os
 import re
+import string
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -19,17 +21,23 @@ import safetensors.numpy
 from etils import epath
 
 from bert_jax.config import EmbeddingConfig
-from bert_jax.config.heads import Pooling
+from bert_jax.config.heads import Pooling, SingleVector, TokenVectors, WordVector
 from bert_jax.config.options import from_dict
+from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.files import inside, parse_object, read_contents, read_object, write_atomically
 from bert_jax.formats.model_types.definition import flag
-from bert_jax.formats.safetensors_files import open_file
+from bert_jax.formats.safetensors_files import FLOATS, open_file
 from bert_jax.formats.stored import KINDS, Postprocess
 from bert_jax.models.pooling import LAYERS_READ
 
+CONFIG = "config.json"
 FILE, SETTINGS_FILE, PROMPTS_FILE = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
 KNOWN = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+OF_WORDS = (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"])
+OF_TOKENS = ["Transformer", "Dense", "MultiVectorMask", "Normalize"]
+TOKENS = "token_embeddings"
+"""Their name of the states of tokens, which a module reads and writes."""
 POOLINGS = {"cls": "cls", "mean": "mean", "max": "max", "mean_sqrt_len_tokens": "mean_sqrt_len"}
 """Names since version 5.3 ("pooling_mode": "mean") → ours."""
 FLAGS = {
@@ -55,30 +63,125 @@ def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> E
         return EmbeddingConfig()
     modules = _modules(inside(directory, FILE))
     names = [name for name, _ in modules]
-    if names not in KNOWN:
+    if names not in (*KNOWN, *OF_WORDS, OF_TOKENS):
         return EmbeddingConfig(unsupported=f"the modules {', '.join(names) or 'none'}; known: {', '.join(KNOWN[-1])}")
     if modules[0][1] != "":
         return EmbeddingConfig(unsupported=f"a Transformer in the directory {modules[0][1]!r:.60}")
-    pooling = read_object(_within(directory, modules[1][1]))
     settings = read_object(inside(directory, SETTINGS_FILE)) if (directory / SETTINGS_FILE).exists() else {}
     prompts = read_object(inside(directory, PROMPTS_FILE)) if (directory / PROMPTS_FILE).exists() else {}
+    length = _max_length(settings, directory, positions)
+    lowercase = flag(settings, "do_lower_case", False, directory / SETTINGS_FILE)
+    values = {"max_length": length, "lowercase": lowercase, **_prompts(prompts)}
+    own = [read_object(_within(directory, path)) for _, path in modules[1:] if (directory / path / CONFIG).exists()]
+    problems = _differences(settings, prompts)
+    if names in OF_WORDS:
+        found = {"form": {"name": "words"}}
+        problems += _word_differences(own[0] if own else {}, settings, prompts, names[0])
+    elif names == OF_TOKENS:
+        if len(own) < len(modules) - 1:
+            raise UserError(f"{directory} lacks the settings of one of its modules {', '.join(names)}; fetch it again")
+        found, others = _token_form(own, settings, length, positions)
+        problems += others
+    else:
+        found, others = _single_form(read_object(_within(directory, modules[1][1])), directory, hidden_size, modules)
+        problems += others
+    if problems:
+        return EmbeddingConfig(unsupported=" and ".join(problems))
+    return from_dict(EmbeddingConfig, values | found)
+
+
+def _single_form(
+    pooling: dict[str, Any], directory: epath.Path, hidden_size: int, modules: list[tuple[str, str]]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return options of EmbeddingConfig, and what is not supported; raise a UserError about another width."""
     width = pooling.get("word_embedding_dimension", pooling.get("embedding_dimension", hidden_size))
     if width != hidden_size:
         raise UserError(
-            f"{directory / modules[1][1] / 'config.json'} pools {width!r:.40} features but the model has "
+            f"{directory / modules[1][1] / CONFIG} pools {width!r:.40} features but the model has "
             f"{hidden_size}; the files do not belong together"
         )
     mode = _mode(pooling)
-    length = _max_length(settings, directory, positions)
-    lowercase = flag(settings, "do_lower_case", False, directory / SETTINGS_FILE)
-    if problems := [
-        *([] if mode in POOLINGS.values() else [f"the pooling {mode:.60}"]),
-        *_differences(settings, prompts),
-    ]:
-        return EmbeddingConfig(unsupported=" and ".join(problems))
-    values = {"pooling": mode, "normalize": len(modules) == 3, "max_length": length, "lowercase": lowercase}
-    values |= _prompts(prompts)
-    return from_dict(EmbeddingConfig, values)
+    problems = [] if mode in POOLINGS.values() else [f"the pooling {mode:.60}"]
+    return {"pooling": mode, "normalize": len(modules) == 3}, problems
+
+
+def _word_differences(
+    pooling: dict[str, Any], settings: dict[str, Any], prompts: dict[str, Any], transformer: str
+) -> list[str]:
+    """Return what is not supported of a SparseEncoder."""
+    task = settings.get("transformer_task", "fill-mask" if transformer == "MLMTransformer" else "feature-extraction")
+    wanted = {
+        "pooling_strategy": (pooling.get("pooling_strategy", "max"), "max"),
+        "activation_function": (pooling.get("activation_function", "relu"), "relu"),
+        "transformer_task": (task, "fill-mask"),
+        "max_active_dims": (prompts.get("max_active_dims"), None),
+    }
+    return [f"{name}={value!r:.40}" for name, (value, usual) in wanted.items() if value != usual]
+
+
+def _token_form(
+    modules: list[dict[str, Any]], settings: dict[str, Any], length: int, positions: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Return options of EmbeddingConfig for a MultiVectorEncoder, and what is not supported.
+
+    Args:
+      modules: settings of the Dense, the MultiVectorMask and the Normalize.
+      settings: those of the Transformer.
+      length: maximum number of tokens of a text.
+      positions: the most that there can be.
+    """
+    dense, mask, normalize = modules
+    skipped, expansion = mask.get("skiplist_words"), settings.get("query_expansion")
+    expansion = expansion if isinstance(expansion, dict) else {}
+    query, document = (settings.get(f"{kind}_length") for kind in ("query", "document"))
+    given = expansion.get("length", query)
+    sizes = [value for value in (given, document, dense.get("out_features")) if value is not None]
+    wanted = {
+        "Dense": (dense.get("bias"), str(dense.get("activation_function")).rpartition(".")[2]) == (False, "Identity"),
+        "use_residual": not dense.get("use_residual"),
+        "module_input_name": dense.get("module_input_name") == normalize.get("module_input_name") == TOKENS,
+        f"skiplist_words={skipped!r:.40}": skipped in ([], None) or set(skipped) == set(string.punctuation),
+        "skiplist_tasks": mask.get("skiplist_tasks", ["document"]) == ["document"],
+        "keep_only_token_ids": not mask.get("keep_only_token_ids"),
+        f"query_expansion={expansion!r:.80}": not expansion
+        or (expansion.get("strategy") == "fixed" and expansion.get("token") in (None, "[MASK]", "<mask>")),
+        "the lengths or the size": all(isinstance(size, int) and 0 < size < 2**20 for size in sizes)
+        and (given is None or given >= 8)
+        and isinstance(dense.get("out_features"), int),
+    }
+    problems = [name for name, fits in wanted.items() if not fits]
+    if problems:
+        return {}, problems
+    of_documents = min(document or length, positions)
+    of_queries = min(given or length, positions)
+    seen = "seen" if expansion.get("attend") else "unseen"
+    form = {
+        "name": "tokens",
+        "size": dense["out_features"],
+        "query_length": of_queries if expansion or of_queries != of_documents else 0,
+        "expansion": seen if expansion else "none",
+        "skip_punctuation": bool(skipped),
+    }
+    return {"form": form, "max_length": of_documents}, []
+
+
+def read_token_kernel(directory: epath.Path) -> StoredArray:
+    """Return the map of the states to the vectors of tokens, [H, D], of a directory whose form is that.
+
+    Raises:
+      UserError: there is no such file of safetensors, or it holds no such map.
+    """
+    path = dict(_modules(inside(directory, FILE)))["Dense"]
+    _within(directory, path)
+    tensors = open_file(inside(directory / path, "model.safetensors"))
+    tensor = tensors.get("linear.weight")
+    if tensor is None or len(tensor.shape) != 2 or tensor.dtype not in FLOATS:
+        raise UserError(f"{directory / path} holds no map linear.weight [features, states]; fetch the model again")
+
+    def read(index: Any) -> np.ndarray:
+        return np.ascontiguousarray(tensor.read((index[1], index[0])).T)
+
+    return StoredArray((tensor.shape[1], tensor.shape[0]), np.dtype(np.float32), read)
 
 
 def _modules(file: epath.Path) -> list[tuple[str, str]]:
@@ -106,7 +209,7 @@ def _within(directory: epath.Path, name: str) -> epath.Path:
             f"{directory / FILE} refers to a module in {name!r:.80}, which is not a directory next to it; fetch the "
             "whole model again"
         )
-    return inside(directory / name, "config.json")
+    return inside(directory / name, CONFIG)
 
 
 def _mode(pooling: dict[str, Any]) -> str:
@@ -157,36 +260,84 @@ def _max_length(settings: dict[str, Any], directory: epath.Path, positions: int)
     return int(min(value, positions))
 
 
-def write_embedding(embedding: EmbeddingConfig, hidden_size: int, positions: int, directory: epath.Path) -> None:
+BASE, SPARSE = "sentence_transformers.models", "sentence_transformers.sparse_encoder.models"
+MASK = "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask"
+CLASSES = {"words": "SparseEncoder", "tokens": "MultiVectorEncoder"}
+"""Form of the vectors → their class for it; a SentenceTransformer needs no name."""
+
+
+def write_embedding(
+    embedding: EmbeddingConfig, hidden_size: int, positions: int, directory: epath.Path, kernel: np.ndarray | None
+) -> None:
     """Write what makes the directory of a model of transformers one of sentence-transformers; see `read_embedding`.
 
-    Vectors are compared by their cosines there, as here.
+    Single vectors are compared by their cosines there, as here. `kernel` is the map [H, D] of vectors of tokens.
     """
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if embedding.normalize else [])]
-    modules = [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": f"{number}_{kind}" if number else "",
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for number, kind in enumerate(kinds)
+    modules = _modules_of(embedding, hidden_size)
+    listed = [
+        {"idx": number, "name": str(number), "path": f"{number}_{name}" if number else "", "type": f"{package}.{name}"}
+        for number, (package, name, _) in enumerate(modules)
     ]
-    pooling = dict.fromkeys(FLAGS, False) | {flag: True for flag, ours in FLAGS.items() if ours == embedding.pooling}
+    form, longest = embedding.form, embedding.max_length or positions
+    settings: dict[str, Any] = {"max_seq_length": longest, "do_lower_case": embedding.lowercase}
+    if isinstance(form, TokenVectors) and form.query_length:
+        fill = {"strategy": "fixed", "attend": form.expansion == "seen", "length": form.query_length}
+        own = {"query_length": form.query_length} if form.expansion == "none" else {"query_expansion": fill}
+        settings |= {"document_length": longest, **own}
+    prompts = {"query": embedding.query_prompt, "document": embedding.document_prompt}
+    similarity = {"max_sim": "maxsim"}.get(form.similarities[0], form.similarities[0])
     files = {
-        FILE: modules,
-        f"{modules[1]['path']}/config.json": {"word_embedding_dimension": hidden_size, **pooling},
-        SETTINGS_FILE: {"max_seq_length": embedding.max_length or positions, "do_lower_case": embedding.lowercase},
+        FILE: listed,
+        SETTINGS_FILE: settings,
         PROMPTS_FILE: {
-            "prompts": {"query": embedding.query_prompt, "document": embedding.document_prompt},
+            "prompts": prompts,
             "default_prompt_name": None,
-            "similarity_fn_name": "cosine",
+            "similarity_fn_name": similarity,
+            **({"model_type": CLASSES[form.name]} if form.name in CLASSES else {}),
+        },
+        **{
+            f"{entry['path']}/{CONFIG}": values
+            for entry, (_, _, values) in zip(listed, modules, strict=True)
+            if values is not None
         },
     }
     for name, content in files.items():
         file = directory / name
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    if kernel is not None:
+        weights = safetensors.numpy.save({"linear.weight": np.ascontiguousarray(kernel.T)})
+        write_atomically(directory / "1_Dense" / "model.safetensors", weights)
+
+
+def _modules_of(embedding: EmbeddingConfig, hidden_size: int) -> list[tuple[str, str, dict[str, Any] | None]]:
+    """Return package, class and settings of each module."""
+    match form := embedding.form:
+        case WordVector():
+            pooling = {"pooling_strategy": "max", "activation_function": "relu"}
+            return [(SPARSE, "MLMTransformer", None), (SPARSE, "SpladePooling", pooling)]
+        case TokenVectors():
+            names = {"module_input_name": TOKENS, "module_output_name": TOKENS}
+            dense = {"in_features": hidden_size, "out_features": form.size, "bias": False, **names}
+            dense["activation_function"] = "torch.nn.modules.linear.Identity"
+            skipped = list(string.punctuation) if form.skip_punctuation else []
+            mask = {"skiplist_words": skipped, "skiplist_tasks": ["document"], "keep_only_token_ids": None}
+            package, name = MASK.rsplit(".", 1)
+            return [
+                (BASE, "Transformer", None),
+                (BASE, "Dense", dense),
+                (package, name, mask),
+                (BASE, "Normalize", names),
+            ]
+        case SingleVector():
+            pooling = dict.fromkeys(FLAGS, False) | {
+                name: True for name, ours in FLAGS.items() if ours == embedding.pooling
+            }
+            found = [
+                (BASE, "Transformer", None),
+                (BASE, "Pooling", {"word_embedding_dimension": hidden_size, **pooling}),
+            ]
+            return [*found, *([(BASE, "Normalize", None)] if embedding.normalize else [])]
 
 
 DIRECTORY, SUFFIX = "postprocess", ".safetensors"

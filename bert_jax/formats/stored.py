@@ -19,7 +19,7 @@ import numpy as np
 from absl import logging
 
 from bert_jax.config import EmbeddingConfig, EncoderConfig, HeadConfig, MaskedWords, ObjectiveConfig
-from bert_jax.config.heads import Combination, Pooling
+from bert_jax.config.heads import Combination, Pooling, SingleVector, TokenVectors, WordVector
 from bert_jax.config.objective import GeneratorConfig, generator_model
 from bert_jax.config.options import from_record, to_dict
 from bert_jax.devices.placement import StoredArray, empty
@@ -31,10 +31,12 @@ from bert_jax.models.bert_parameters import (
     MODEL_PARTS,
     STATE_PROJECTION,
     TASK_PARTS,
+    TOKEN_VECTORS,
     bert_parameters,
     difference_path,
     is_difference,
     is_shareable,
+    token_parameters,
     word_parameters,
 )
 from bert_jax.parameters import Parameter, ParameterTable
@@ -208,7 +210,13 @@ PADDED_TO = (8, 16, 32, 64, 100, 128)
 and 100 in DeBERTa v3."""
 WORD_ARRAYS = {path: axes for kind in typing.get_args(ObjectiveConfig) for path, axes in kind.word_arrays.items()}
 """The `word_arrays` of all objectives, of which a model has those that are there."""
-PARTS = (*MODEL_PARTS, *dict.fromkeys(path.split("/")[0] for path in WORD_ARRAYS), STATE_PROJECTION, *TASK_PARTS)
+PARTS = (
+    *MODEL_PARTS,
+    *dict.fromkeys(path.split("/")[0] for path in WORD_ARRAYS),
+    STATE_PROJECTION,
+    TOKEN_VECTORS,
+    *TASK_PARTS,
+)
 """Top-level names of the parameter tree that a model may lack; `embeddings` and `encoder` are always there."""
 
 
@@ -268,6 +276,14 @@ class StoredModel:
         known = self.embedding != EmbeddingConfig() and not self.embedding.unsupported
         return known and self.head is None and self.model.trains_specials
 
+    @property
+    def has_form(self) -> bool:
+        """Whether the model has the parameters with which its vectors are made."""
+        form = self.embedding.form
+        if isinstance(form, TokenVectors):
+            return self.token_size == form.size
+        return isinstance(form, SingleVector) or "mlm" in self.parts
+
     def need_head(self) -> HeadConfig:
         """Return the head of a model that was checked to have one; ValueError if it has none."""
         if self.head is None:
@@ -305,12 +321,21 @@ class StoredModel:
         """Path, named axes and shape of every array that a model of this configuration with these parts has."""
         parts, words = self.parts, word_parameters(self.model, WORD_ARRAYS)
         own = {path: entry for path, entry in words.items() if entry.part in parts}
+        own |= token_parameters(self.model, self.token_size)
         return {**bert_parameters(self.model, parts, self.head, self.teacher_size), **own}
 
     @property
     def teacher_size(self) -> int | None:
         """Width of the states that a student maps its own to; None if it has no such map."""
-        kernel = self.arrays.get(f"{STATE_PROJECTION}/kernel")
+        return self._width(STATE_PROJECTION)
+
+    @property
+    def token_size(self) -> int | None:
+        """Number of features of the vectors of tokens; None if it has none."""
+        return self._width(TOKEN_VECTORS)
+
+    def _width(self, part: str) -> int | None:
+        kernel = self.arrays.get(f"{part}/kernel")
         return None if kernel is None else kernel.shape[-1]
 
 
@@ -321,14 +346,28 @@ def describe_embedding(embedding: EmbeddingConfig) -> str:
     length = [] if embedding.max_length is None else [f"at most {embedding.max_length} tokens"]
     return ", ".join(
         [
-            f"{embedding.pooling} of the last layer",
-            *(["normalized"] if embedding.normalize else []),
+            *_described(embedding),
             *length,
             *(["text in lower case"] if embedding.lowercase else []),
             *([f"after {embedding.query_prompt!r} if they are queries"] if embedding.query_prompt else []),
             *([f"after {embedding.document_prompt!r} if they are documents"] if embedding.document_prompt else []),
         ]
     )
+
+
+def _described(embedding: EmbeddingConfig) -> list[str]:
+    match form := embedding.form:
+        case SingleVector():
+            return [f"{embedding.pooling} of the last layer", *(["normalized"] if embedding.normalize else [])]
+        case WordVector():
+            return ["a weight for each word of the vocabulary"]
+        case TokenVectors():
+            masks = f", filled up with [MASK], {form.expansion}" if form.expansion != "none" else ""
+            return [
+                f"a vector of {form.size} features for each token",
+                *(["but not for punctuation in documents"] if form.skip_punctuation else []),
+                *([f"queries of {form.query_length} tokens{masks}"] if form.query_length else []),
+            ]
 
 
 def left_out(
@@ -423,6 +462,11 @@ def check_fit(stored: StoredModel) -> None:
         there = stored.arrays[path].shape if path in stored.arrays else None
         if there != wanted.get(path):
             lines.append(f"{path}: stored {_shape(there)}, by the configuration {_shape(wanted.get(path))}")
+    if isinstance(form := stored.embedding.form, TokenVectors) and stored.token_size != form.size:
+        there, size = stored.token_size or "none", form.size
+        lines.append(f"{TOKEN_VECTORS}/kernel: stored {there} features of vectors, by the configuration {size}")
+    if isinstance(form, WordVector) and "mlm" not in stored.parts:
+        lines.append("mlm: none stored, but vectors of words are made by the head for masked words")
     if lines:
         raise UserError(
             f"the parameters in {stored.path} do not fit its configuration: {first_lines(lines, 3)}. {_remedy(stored)}"

@@ -372,6 +372,13 @@ class BertForPreTraining:
         block = self._pieces.word_block or self.config.need_vocab_size()
         return self._module(params).word_losses(encoded, batch, part, block)
 
+    def word_strengths(self, params: Params, states: jax.Array, mask: jax.Array) -> jax.Array:
+        """Return [B, V] float32, the `strengths` of the head for masked words, of states [B, L, H] and mask [B, L]."""
+        self.require("mlm")
+        bert = self._module(params)
+        assert bert.mlm is not None, "require(...) comes first"
+        return bert.mlm.strengths(states, bert.embeddings.word.table[...], mask)
+
     def next_sentence_logits(
         self, params: Params, batch: dict[str, jax.Array], encoded: Encoded | None = None
     ) -> jax.Array:

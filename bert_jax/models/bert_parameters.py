@@ -34,6 +34,8 @@ MASK_DECODER = "mask_decoder/position/table"
 STATE_PROJECTION = "state_projection"
 """The part of a student whose states are compared with those of a teacher of another width: the map to that width. A
 run trains it for its own teacher, so models that are made from the student do without."""
+TOKEN_VECTORS = "token_vectors"
+"""The part of a model with vectors of tokens: the map of their states to these."""
 SPAN_PLACES, SPAN_PLACE_SIZE = 15, 200
 """Places of a span that have a vector, and its size, as in the command that SpanBERT's authors published."""
 TASK_PARTS = ("head", "crf")
@@ -153,6 +155,13 @@ def _word_head(path: str, config: EncoderConfig, hidden: Axis, vocab: Axis):
 def task_parameters(config: EncoderConfig, head: HeadConfig) -> ParameterTable:
     """Return the entries of the head of a fine-tuned model and of its CRF; vectors have none."""
     return table(_head(config, head))
+
+
+def token_parameters(config: EncoderConfig, size: int | None) -> ParameterTable:
+    """Return the entries of the map of states to vectors of tokens with `size` features; None: there is no such map."""
+    if size is None:
+        return {}
+    return table(linear(TOKEN_VECTORS, (Axis("hidden", config.hidden_size),), (Axis("feature", size),), bias=False))
 
 
 def _embeddings(config: EncoderConfig, hidden: Axis):

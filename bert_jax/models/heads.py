@@ -30,6 +30,7 @@ from bert_jax.models.layers import (
 from bert_jax.models.pooling import text_states
 from bert_jax.models.protocol import Encoded, EncoderOutput, ReadStates
 
+WORDS_AT_ONCE = 1024  # whose logits at all positions are one array
 PADDED_LOGIT = -1e9  # logit of table rows without a word: never predicted, and its exp is 0
 
 
@@ -76,6 +77,32 @@ class MaskedLanguageModelHead(nnx.Module):
         bias = jnp.zeros(len(table), jnp.float32) if self.bias is None else self.bias[...]
         found = word_losses(rows, table, bias, labels.reshape(-1), self.vocab_size, block)
         return WordLosses(*(of_rows.reshape(labels.shape) for of_rows in found))
+
+    def strengths(self, x: jax.Array, word_table: jax.Array, mask: jax.Array) -> jax.Array:
+        """Return float32 [B, V]: for each word, log(1 + max(0, its highest logit at a position where mask is 1)).
+
+        The logits of some words at a time are in memory, in the backward pass too.
+
+        Args:
+          x: [B, L, H].
+          word_table: as above.
+          mask: [B, L].
+        """
+        x, table = self._transformed(x), self._table(word_table)
+        bias = jnp.zeros(len(table), jnp.float32) if self.bias is None else self.bias[...]
+        rows, blocks = len(table), -(-len(table) // WORDS_AT_ONCE)
+        size = -(-rows // blocks)
+        filling = (0, blocks * size - rows)
+        tables = jnp.pad(table, (filling, (0, 0))).reshape(blocks, size, -1)
+
+        def highest(of_words: tuple[jax.Array, jax.Array]) -> jax.Array:
+            logits = word_logits(x, of_words[0]) + of_words[1]
+            return jnp.max(jnp.where(mask[:, :, None] > 0, logits, 0.0), axis=1)  # what is negative counts as 0
+
+        once_more = jax.checkpoint(highest, prevent_cse=False)  # a scan needs no protection
+        found = jax.lax.map(once_more, (tables, jnp.pad(bias, filling).reshape(blocks, size)))
+        found = jnp.swapaxes(found, 0, 1).reshape(len(x), -1)[:, :rows]
+        return jnp.where(jnp.arange(rows)[None] < self.vocab_size, jnp.log1p(jax.nn.relu(found)), 0.0)
 
     def _table(self, word_table: jax.Array) -> jax.Array:
         return word_table if self.table is None else self.table[...]

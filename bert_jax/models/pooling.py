@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from bert_jax.config.heads import Combination, Pooling, TextState, TokenPooling
 from bert_jax.errors import UserError
-from bert_jax.models.layers import PackedTexts, gather_positions, last_positions
+from bert_jax.models.layers import PackedTexts, gather_positions, last_positions, plain_product
 
 Array = TypeVar("Array", jax.Array, np.ndarray)
 
@@ -107,6 +107,11 @@ def unit_vectors(vectors: jax.Array) -> jax.Array:
     square = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
     norm = jnp.sqrt(jnp.where(square > 0, square, 1.0))
     return vectors / jnp.where(square > 0, jnp.maximum(norm, LEAST_NORM), 1.0)
+
+
+def token_vectors(states: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Return the vectors of norm 1 of tokens, float32 [B, L, D], of their states [B, L, H] by a linear map [H, D]."""
+    return unit_vectors(plain_product(states.astype(jnp.float32), kernel, 1))
 
 
 def _pool_texts(states: jax.Array, texts: PackedTexts, pooling: TokenPooling) -> jax.Array:

@@ -18,16 +18,24 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config import ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig
+from bert_jax.config.heads import SingleVector, TokenVectors, WordVector
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.bert_parameters import POOLED, Layers, reads_pooler, task_parameters
+from bert_jax.models.bert_parameters import (
+    POOLED,
+    TOKEN_VECTORS,
+    Layers,
+    reads_pooler,
+    task_parameters,
+    token_parameters,
+)
 from bert_jax.models.costs import training_flops
 from bert_jax.models.heads import TaskHead, TransformedTaskHead
 from bert_jax.models.kernels.plain import AttentionMask
-from bert_jax.models.layers import PackedTexts
+from bert_jax.models.layers import PackedTexts, truncated_normal
 from bert_jax.models.lstm import BiLstmHead
-from bert_jax.models.pooling import pool, read_mask, text_positions, unit_vectors
+from bert_jax.models.pooling import pool, read_mask, text_positions, token_vectors, unit_vectors
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 from bert_jax.parameters import ParameterTable
 
@@ -215,7 +223,7 @@ class BertForTask:
     unread: tuple[int, ...] = ()
     """Ids that the vector of a text leaves out; see `StoredModel.unread`."""
     embedding: EmbeddingConfig = EmbeddingConfig()
-    """Pooling and norm of the vectors of texts, where the head is vectors."""
+    """Form of the vectors of texts, where the head is vectors."""
 
     def __post_init__(self) -> None:
         if self.head.outputs < 1 and self.head.kind != "vectors":
@@ -229,12 +237,27 @@ class BertForTask:
     def encoder(self) -> BertForPreTraining:
         """The model below the head, without pre-training heads."""
         parts = ("pooler",) if reads_pooler(self.config, self.head) else ()
+        parts = ("mlm",) if self._of_words else parts
         return BertForPreTraining(self.config, self.compute, parts, self.architecture)
 
     @property
     def parameters(self) -> ParameterTable:
         """See `Model.parameters`."""
-        return {**self.encoder.parameters, **task_parameters(self.config, self.head)}
+        size = self._token_size
+        return {
+            **self.encoder.parameters,
+            **task_parameters(self.config, self.head),
+            **token_parameters(self.config, size),
+        }
+
+    @property
+    def _of_words(self) -> bool:
+        return self.head.kind == "vectors" and isinstance(self.embedding.form, WordVector)
+
+    @property
+    def _token_size(self) -> int | None:
+        form = self.embedding.form
+        return form.size if self.head.kind == "vectors" and isinstance(form, TokenVectors) else None
 
     @property
     def encoder_layers(self) -> Layers:
@@ -251,6 +274,10 @@ class BertForTask:
         """Return fresh parameters, as `Model.init`. A CRF has no preference for any transition yet."""
         encoder_key, head_key = jax.random.split(key)
         params = self.encoder.init(encoder_key)
+        if self._token_size is not None:
+            shape = (self.config.hidden_size, self._token_size)
+            kernel = truncated_normal(head_key, shape, self.config.initializer_range)
+            params |= {TOKEN_VECTORS: {"kernel": kernel}}
         if self.head.kind == "vectors":
             return params
         params |= {"head": arrays(self._fresh_head(head_key))}
@@ -276,13 +303,14 @@ class BertForTask:
           params: from `init`, or of the same structure; there may also be heads of pre-training.
           batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice, for vectors of K
             texts, and for K windows of a text. Rows that several sequences share (OF_TEXTS) also have text_ids [B, L]
-            and text_starts [B, T].
+            and text_starts [B, T]; not for vectors of tokens or words.
           dropout_key: None for no dropout.
 
         Returns:
           classification and multilabel [B, C]; regression [B]; choice [B, K]; span [B, L, 2] (start, end); tagging
           [B, L, C], the scores that enter the CRF where there is one. Of shared rows, [B, T, C] and, for regression,
-          [B, T]. Vectors are [B, H], [B, K, H] or, of shared rows, [B, T, H].
+          [B, T]. Vectors are [B, H], [B, K, H] or, of shared rows, [B, T, H]; those of tokens, which do not share rows,
+          [B, L, D] or [B, K, L, D], and those of words [B, V] or [B, K, V].
         """
         shape = batch["input_ids"].shape
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
@@ -292,13 +320,7 @@ class BertForTask:
         texts = PackedTexts.of(batch)
         if self.head.kind == "vectors":
             output = self.encode(params, ids, types, mask, keys[0], texts=texts)
-            vectors = pool(
-                output.last_hidden_state.astype(jnp.float32),
-                read_mask(ids, mask, self.unread),
-                self.embedding.pooling,
-                texts,
-            )
-            vectors = unit_vectors(vectors) if self.embedding.normalize else vectors
+            vectors = self._vectors(params, output.last_hidden_state, read_mask(ids, mask, self.unread), texts)
             return vectors.reshape(*shape[:-1], *vectors.shape[1:])
         head = nnx.merge(self._head_structure, params["head"])
         if isinstance(head, BiLstmHead):
@@ -313,6 +335,17 @@ class BertForTask:
         else:
             output = self.encode(params, ids, types, mask, keys[0], texts=texts)
         return self._of_sequences(head(output, mask, texts, keys[1]), batch)
+
+    def _vectors(self, params: Params, states: jax.Array, mask: jax.Array, texts: PackedTexts | None) -> jax.Array:
+        """Return the vectors of texts, or of their tokens, of states [B, L, H] and the mask of what is read."""
+        match self.embedding.form:
+            case TokenVectors():
+                return token_vectors(states, params[TOKEN_VECTORS]["kernel"])
+            case WordVector():
+                return self.encoder.word_strengths(params, states, mask)
+            case SingleVector():
+                vectors = pool(states.astype(jnp.float32), mask, self.embedding.pooling, texts)
+                return unit_vectors(vectors) if self.embedding.normalize else vectors
 
     def _of_sequences(self, scores: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
         """Return the scores in the form of input_ids: of a text for its windows, without a column that is alone."""

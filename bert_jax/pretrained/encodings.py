@@ -14,8 +14,18 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from bert_jax.config import EmbeddingConfig, EncoderConfig
-from bert_jax.config.heads import Combination, Pooling
-from bert_jax.data.sequences import Batch, Features, PackedBatches, as_features, batches, sequence_lengths, text_places
+from bert_jax.config.heads import Combination, Pooling, TokenVectors
+from bert_jax.data.sequences import (
+    Batch,
+    Features,
+    PackedBatches,
+    TokenReader,
+    as_features,
+    batches,
+    compared_tokens,
+    sequence_lengths,
+    text_places,
+)
 from bert_jax.devices.process import machine_memory
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import Postprocess
@@ -243,6 +253,40 @@ class VectorForm:
         found = self.postprocess(found)
         lengths = np.linalg.norm(found, axis=1, keepdims=True)
         return found / np.maximum(lengths, 1e-12) if self.normalize else found
+
+
+def token_features(model: Any, features: Features, form: TokenVectors, query: bool) -> Features:
+    """Return the sequences with the marks of their tokens, queries filled up, as they were in training."""
+    reader = TokenReader(form, model.need_tokenizer())
+    rows = zip(features.input_ids, features.token_type_ids, strict=True)
+    ids, types, marks = zip(*(reader.read(*row, query) for row in rows), strict=True)
+    longest = max(features.max_length, *map(len, ids))
+    return dataclasses.replace(
+        features, input_ids=list(ids), token_type_ids=list(types), marks=list(marks), max_length=longest
+    )
+
+
+def of_tokens(runner: Runner, features: Features, batches: Iterable[tuple[np.ndarray, Batch]]) -> list[np.ndarray]:
+    """Return the vectors that count of the tokens of each text, float32 [M, D]."""
+    found: list[np.ndarray] = [np.zeros((0, 0), np.float32)] * len(features)
+    marks = features.marks
+    assert marks is not None, "token_features comes first"
+    for numbers, batch in batches:
+        vectors = compared_tokens(runner.token_vectors(batch), [marks[number] for number in numbers])
+        for number, own in zip(numbers, vectors, strict=False):
+            found[number] = own
+    return found
+
+
+def of_words(runner: Runner, batches: Iterable[tuple[np.ndarray, Batch]]) -> Any:
+    """Return the weights of words of each text, a scipy.sparse.csr_matrix float32 [n, V], sparse batch by batch."""
+    from scipy import sparse
+
+    parts, order = [], []
+    for numbers, batch in batches:
+        parts.append(sparse.csr_matrix(runner.word_strengths(batch)[: len(numbers)]))
+        order.append(numbers)
+    return sparse.csr_matrix(sparse.vstack(parts))[np.argsort(np.concatenate(order))]
 
 
 def vector_form(

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from bert_jax.checkpoints.record import fingerprint, leaf_paths
 from bert_jax.config import AttentionConfig, ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig
-from bert_jax.config.heads import Combination, Pooling
+from bert_jax.config.heads import Combination, Pooling, SingleVector, TokenVectors, WordVector
 from bert_jax.config.options import to_dict
 from bert_jax.data.sequences import Batch, Features
 from bert_jax.devices.compilation import use_compilation_cache
@@ -57,7 +57,10 @@ from bert_jax.pretrained.encodings import (
     Encoding,
     encode_ids,
     in_batches,
+    of_tokens,
+    of_words,
     read_texts,
+    token_features,
     vector_form,
     with_prompt,
 )
@@ -313,6 +316,17 @@ class PretrainedModel:
             write_bert_jax(as_stored(self, params), directory, by="model.save")
 
     @property
+    def vector_form(self) -> Literal["single", "tokens", "words"]:
+        """Form of the vectors of `embed`: one for each text, one for each token, or a weight for each word."""
+        match self.embedding.form:
+            case TokenVectors():
+                return "tokens"
+            case WordVector():
+                return "words"
+            case SingleVector():
+                return "single"
+
+    @property
     def fingerprint(self) -> str:
         """A checksum of all that vectors of texts follow from: sizes, present parameters, tokenizer and its use."""
         return checksum(
@@ -322,6 +336,7 @@ class PretrainedModel:
                 "tokenizer": self.need_tokenizer().fingerprint,
                 "lowercase": self.embedding.lowercase,
                 "prompts": [self.embedding.query_prompt, self.embedding.document_prompt],
+                "form": to_dict(self.embedding.form),
             }
         )
 
@@ -470,8 +485,12 @@ class PretrainedModel:
         max_length: int | None = None,
         truncate: bool = True,
         progress: bool | None = None,
-    ) -> np.ndarray:
+    ) -> Any:
         """Return one vector per text, float32 [n, H] ([n, 4·H] for concat_last_four): layers combined, then pooled.
+
+        Of a model whose `vector_form` is tokens, it is a list with the vectors of norm 1 of the tokens of each text,
+        float32 [M, D]; of one whose form is words, their weights as a scipy.sparse.csr_matrix, float32 [n, V]. A
+        pooling gives one vector per text there too.
 
         The defaults are those of the loaded directory if it is one of sentence-transformers or of the task vectors
         (`embedding`; print the model to see them): its pooling, normalization and maximum length, and whether text is
@@ -496,12 +515,25 @@ class PretrainedModel:
           UserError: the directory of sentence-transformers has a module that is not supported, and `pooling` is not
             given.
         """
-        form = vector_form(self, layers, pooling, weights, postprocess, normalize)
         texts = with_prompt(texts, self.embedding, prompt)
         texts = lowered(texts) if self.embedding.lowercase else texts
-        features = read_texts(self, texts, self.embedding.max_length if max_length is None else max_length, truncate)
-        found = in_batches(features, batch_size, progress, packed=True)
-        return form.vectors(self._runner, found, len(features))
+        longest = self.embedding.max_length if max_length is None else max_length
+        form = SingleVector() if pooling is not None else self.embedding.form
+        if isinstance(form, SingleVector):
+            single = vector_form(self, layers, pooling, weights, postprocess, normalize)
+            features = read_texts(self, texts, longest, truncate)
+            return single.vectors(self._runner, in_batches(features, batch_size, progress, packed=True), len(features))
+        if layers != "last" or normalize is not None or weights is not None or postprocess is not None:
+            raise UserError(
+                f"layers, weights, postprocess and normalize are for single vectors, and those of {self.path} are of "
+                f"{form.name}; leave them out, or give pooling for single ones"
+            )
+        if isinstance(form, TokenVectors):
+            query = prompt == "query"
+            longest = (form.query_length or longest) if query and max_length is None else longest
+            features = token_features(self, read_texts(self, texts, longest, truncate), form, query)
+            return of_tokens(self._runner, features, in_batches(features, batch_size, progress))
+        return of_words(self._runner, in_batches(read_texts(self, texts, longest, truncate), batch_size, progress))
 
     @overload
     def fill_mask(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)

@@ -23,9 +23,9 @@ from bert_jax.devices import sharding
 from bert_jax.devices.hardware import memory_advice
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining, with_head_gates, with_memory
-from bert_jax.models.bert_parameters import SHARE_ROWS
+from bert_jax.models.bert_parameters import SHARE_ROWS, TOKEN_VECTORS
 from bert_jax.models.layers import PackedTexts
-from bert_jax.models.pooling import combine, pool, read_mask, unit_vectors
+from bert_jax.models.pooling import combine, pool, read_mask, token_vectors, unit_vectors
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.tasks import predictions
@@ -108,6 +108,8 @@ class Runner:
         self.hidden_words: Compiled = Compiled(BertForPreTraining.hidden_logits, network, parameters, mesh)
         self.gated_losses: Compiled = Compiled(_gated_losses, network, parameters, mesh)
         self.next_sentence_head: Compiled = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
+        self._token_vectors: Compiled = Compiled(_token_vectors, network, parameters, mesh)
+        self._strengths: Compiled = Compiled(_strengths, network, parameters, mesh)
         self.packs_scores: bool = head is not None and head.kind in SHARE_ROWS
         """Whether `task_scores` takes rows of several texts."""
         if head is not None:
@@ -144,6 +146,14 @@ class Runner:
         states = (output.last_hidden_state,) if combination == "last" else output.hidden_states
         states = (output.pooled,) if pooling == "pooler" else states
         return of_texts(batch, self._pooled(batch, states, weights, combination, pooling, normalize))
+
+    def token_vectors(self, batch: Batch) -> np.ndarray:
+        """Return the vectors of all tokens [B, L, D], float32, of norm 1."""
+        return host(batch, self._token_vectors({}, states=self._encoded(batch).last_hidden_state))
+
+    def word_strengths(self, batch: Batch) -> np.ndarray:
+        """Return the weights of all words [B, V], float32."""
+        return host(batch, self._strengths(self._read(batch), states=self._encoded(batch).last_hidden_state))
 
     def mlm_logits(self, batch: Batch) -> np.ndarray:
         """Return logits [B, M, V], float32."""
@@ -246,6 +256,14 @@ def _states(network: BertForPreTraining, params: Any, batch: Any, collect: str, 
     inputs, texts = (batch[name] for name in INPUTS), PackedTexts.of(batch)
     output = network.encode(params, *inputs, collect=collect != "last", texts=texts)
     return output if collect == "attentions" else output._replace(attentions=None)
+
+
+def _token_vectors(_: BertForPreTraining, params: Any, __: Any, states: jax.Array) -> jax.Array:
+    return token_vectors(states, params[TOKEN_VECTORS]["kernel"])
+
+
+def _strengths(network: BertForPreTraining, params: Any, batch: Any, states: jax.Array) -> jax.Array:
+    return network.word_strengths(params, states, batch["attention_mask"])
 
 
 def _gated_losses(network: BertForPreTraining, params: Any, batch: Any, head_gates: Any) -> jax.Array:

@@ -2,21 +2,22 @@
 
 Examples come from TSV, CSV, JSON lines, TFDS or the hub, as those of the task text do, and have their parts in columns:
 an anchor, its positive, perhaps negatives, perhaps a score. Pairs with scores are measured by the correlation of scores
-and cosines; pairs without by how often the positive of an anchor is found among the positives of all.
+and similarities; pairs without by how often the positive of an anchor is found among the positives of all.
 """
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
 
 from bert_jax.config import HeadConfig
+from bert_jax.config.heads import SingleVector, TextVectors, TokenVectors, WordVector
 from bert_jax.config.tasks import VectorDataConfig, VectorOptions
 from bert_jax.config.vectors import CosineRegression, MarginMse, VectorLoss
-from bert_jax.data.sequences import TextFeatures, Uncut
+from bert_jax.data.sequences import TextFeatures, TokenReader, Uncut
 from bert_jax.errors import UserError
 from bert_jax.files import parsed
 from bert_jax.tasks import readers, sentences
@@ -268,18 +269,40 @@ def features(examples: VectorExamples, tokenizer: Tokenizer, options: VectorOpti
     encoded = [
         _encoded(column, prompt or "", tokenizer, options) for column, prompt in zip(columns, prompts, strict=True)
     ]
-    joined = [[join(tokenizer, ids, None, options.max_length) for ids in column] for column in encoded]
+    ids, types, *marks = _sequences(encoded, tokenizer, options)
     lengths = np.array([len(ids) + 2 for column in encoded for ids in column])
     return TextFeatures(
-        [[ids for ids, _ in texts] for texts in zip(*joined, strict=True)],
-        [[types for _, types in texts] for texts in zip(*joined, strict=True)],
+        ids,
+        types,
         None if scores is None else scores.astype(np.float32),
         np.arange(len(examples), dtype=np.int32),
-        options.max_length,
+        max(options.max_length, getattr(options.form, "query_length", 0)),
         uncut=Uncut(lengths, options.max_length, "texts"),
+        marks=marks[0] if marks else None,
         numbers=np.array([[numbers[text] for text in column] for column in columns], np.int32).T.copy(),
         apart=options.loss.in_batch,
+        form=options.embedding.form,
     )
+
+
+def _sequences(encoded: list[list[list[int]]], tokenizer: Tokenizer, options: VectorOptions) -> list[list[Any]]:
+    """Return, of columns of ids, the ids, token types and perhaps marks of each example: a list for each of its texts.
+
+    The first column has the queries.
+    """
+    if not isinstance(options.form, TokenVectors):
+        joined = [[join(tokenizer, ids, None, options.max_length) for ids in column] for column in encoded]
+    else:
+        reader = TokenReader(options.form, tokenizer)
+        joined = [
+            [
+                reader.read(*join(tokenizer, ids, None, reader.limit(place == 0, options.max_length)), place == 0)
+                for ids in column
+            ]
+            for place, column in enumerate(encoded)
+        ]
+    examples = list(zip(*joined, strict=True))
+    return [[[text[part] for text in texts] for texts in examples] for part in range(len(joined[0][0]))]
 
 
 def _encoded(texts: Sequence[str], prompt: str, tokenizer: Tokenizer, options: VectorOptions) -> list[list[int]]:
@@ -374,14 +397,35 @@ def _shape(texts: int, scores: np.ndarray) -> str:
 
 
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
-    """Return the head without parameters, whose outputs are vectors."""
+    """Return the head whose outputs are vectors."""
     return HeadConfig(kind="vectors")
 
 
-def cosines(vectors: Sequence[np.ndarray]) -> np.ndarray:
-    """Return float64 [E]: the cosine between the first two of the vectors [K, H] of each example."""
-    first, second = (_unit(np.stack([each[place] for each in vectors])) for place in (0, 1))
-    return np.sum(first * second, axis=1)
+Vectors = Sequence[Any]
+"""Of each example those of its K texts: float32 [K, H]; of tokens a list of K arrays [L, D]; of words a sparse matrix
+[K, V]."""
+
+
+def similarities(vectors: Vectors, form: TextVectors) -> np.ndarray:
+    """Return float64 [E]: how similar the first two texts of each example are, by cosines, MaxSim or dot products."""
+    match form:
+        case TokenVectors():
+            return np.array([_max_sims(each[0], each[1], np.zeros(1, np.int64))[0] for each in vectors])
+        case WordVector():
+            anchors, positives = (_stacked(vectors, place) for place in (0, 1))
+            return np.asarray(anchors.multiply(positives).sum(axis=1), np.float64).reshape(-1)
+        case SingleVector():
+            first, second = (_unit(_stacked(vectors, place)) for place in (0, 1))
+            return np.sum(first * second, axis=1)
+
+
+def _stacked(vectors: Vectors, place: int) -> Any:
+    """Return the vectors of the texts with that place in their examples, of a form with one for each text."""
+    if isinstance(vectors[0], np.ndarray):
+        return np.stack([each[place] for each in vectors])
+    from scipy import sparse
+
+    return sparse.vstack([each[place] for each in vectors], format="csr", dtype=np.float64)
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
@@ -389,26 +433,37 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
     return wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
 
 
-def ranks(vectors: Sequence[np.ndarray], numbers: np.ndarray) -> np.ndarray:
-    """Return int64 [E]: the place, from 1, of the positive of each anchor among the different positives of all.
-
-    Other positives of an equal anchor are left out. Of equal cosines, and of those that are no numbers, the positive
-    has the last place.
+def _max_sims(query: np.ndarray, tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return float64 [N]: for each document, Σ over the query's tokens of the highest product with one of its own.
 
     Args:
-      vectors: [K, H] of each example, the anchor and the positive first.
-      numbers: int [E, K], those of the texts.
+      query: [L, D].
+      tokens: [T, D], those of all documents.
+      starts: int [N], the first token of each document.
     """
-    anchors, positives = (_unit(np.stack([each[place] for each in vectors])) for place in (0, 1))
+    return np.maximum.reduceat(query @ tokens.T, starts, axis=1).sum(axis=0, dtype=np.float64)
+
+
+def ranks(vectors: Vectors, numbers: np.ndarray, form: TextVectors) -> np.ndarray:
+    """Return int64 [E]: the place, from 1, of the positive of each anchor among the different positives of all.
+
+    Other positives of an equal anchor are left out. Of equal similarities, and of those that are no numbers, the
+    positive has the last place.
+
+    Args:
+      vectors: those of each example, the anchor and the positive first.
+      numbers: int [E, K], those of the texts.
+      form: of the vectors.
+    """
     _, chosen, own = np.unique(numbers[:, 1], return_index=True, return_inverse=True)
-    positives = positives[chosen]
+    compare = _comparison(vectors, chosen, form)
     also: dict[int, list[int]] = {}
     for anchor, place in zip(numbers[:, 0].tolist(), own.tolist(), strict=True):
         also.setdefault(anchor, []).append(place)
-    found = np.zeros(len(anchors), np.int64)
-    for start in range(0, len(anchors), _BLOCK):
+    found = np.zeros(len(vectors), np.int64)
+    for start in range(0, len(vectors), _BLOCK):
         block = slice(start, start + _BLOCK)
-        scores = anchors[block] @ positives.T
+        scores = compare(block)
         rows = np.arange(len(scores))
         right = scores[rows, own[block]]
         for row, anchor in enumerate(numbers[block, 0].tolist()):
@@ -417,20 +472,33 @@ def ranks(vectors: Sequence[np.ndarray], numbers: np.ndarray) -> np.ndarray:
     return found
 
 
+def _comparison(vectors: Vectors, chosen: np.ndarray, form: TextVectors) -> Callable[[slice], np.ndarray]:
+    """Return a function from a part of the examples to the similarities of their anchors to the chosen positives."""
+    if isinstance(form, TokenVectors):
+        documents = [vectors[number][1] for number in chosen]
+        tokens, starts = np.concatenate(documents), np.cumsum([0, *map(len, documents[:-1])])
+        return lambda block: np.stack([_max_sims(each[0], tokens, starts) for each in vectors[block]])
+    anchors, positives = _stacked(vectors, 0), _stacked(vectors, 1)[chosen]
+    if isinstance(form, WordVector):
+        return lambda block: (anchors[block] @ positives.T).toarray()
+    anchors, positives = _unit(anchors), _unit(positives)
+    return lambda block: anchors[block] @ positives.T
+
+
 def metrics(examples: VectorExamples) -> tuple[str, ...]:
     """Return the metrics by which runs can be compared on these examples, the usual one first."""
     return METRICS[0] if examples.rated else METRICS[1]
 
 
 def score(examples: VectorExamples, features: TextFeatures, logits: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return spearman and pearson of cosines and scores, or of pairs without mrr@10 and accuracy@1.
+    """Return spearman and pearson of similarities and scores, or of pairs without mrr@10 and accuracy@1.
 
     The latter are the mean of 1 / place of the positives that are among the first ten, and the share in the first.
     """
     if examples.rated and examples.scores is not None:
-        found, scores = cosines(logits), examples.scores
+        found, scores = similarities(logits, features.form), examples.scores
         return {name: sentences.METRICS[name](scores, found) for name in METRICS[0]}
-    places = ranks(logits, features.numbers)
+    places = ranks(logits, features.numbers, features.form)
     return {
         f"mrr@{DEPTH}": float(np.mean(np.where(places <= DEPTH, 1 / places, 0.0))),
         "accuracy@1": float(np.mean(places == 1)),
@@ -445,12 +513,12 @@ def prediction_names(examples: VectorExamples, split: str) -> list[str]:
 def write_predictions(
     examples: VectorExamples, features: TextFeatures, logits: Sequence[np.ndarray], directory: str, split: str
 ) -> list[str]:
-    """Write `predictions_SPLIT.tsv`: index (from 0), cosine and, of pairs without scores, place of the positive."""
+    """Write `predictions_SPLIT.tsv`: index (from 0), similarity and, of pairs without scores, place of the positive."""
     columns: dict[str, Iterable[str]] = {
         "index": examples.index,
-        "cosine": (repr(float(each)) for each in cosines(logits)),
+        features.form.similarities[0]: (repr(float(each)) for each in similarities(logits, features.form)),
     }
     if not examples.rated:
-        columns["place"] = map(str, ranks(logits, features.numbers))
+        columns["place"] = map(str, ranks(logits, features.numbers, features.form))
     rows = ["\t".join(columns), *map("\t".join, zip(*columns.values(), strict=True))]
     return sentences.write_lines(directory, prediction_names(examples, split)[0], rows)

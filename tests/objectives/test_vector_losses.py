@@ -14,6 +14,7 @@ from small_model import compiled
 from task_models import MODEL
 
 from bert_jax.config import ComputeConfig, EmbeddingConfig, HeadConfig, MeshConfig, ModelConfig
+from bert_jax.config.heads import TokenVectors, WordVector
 from bert_jax.config.tasks import VectorOptions
 from bert_jax.config.vectors import (
     Angle,
@@ -22,12 +23,13 @@ from bert_jax.config.vectors import (
     InfoNce,
     KlDivergence,
     MarginMse,
+    SparsityConfig,
     Triplet,
 )
 from bert_jax.devices import sharding
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.objective import mean_loss
-from bert_jax.objectives.vectors import VectorObjective, nested_sums
+from bert_jax.objectives.vectors import Texts, VectorObjective, nested_sums
 
 ORACLE = pathlib.Path(__file__).parents[1] / "oracles" / "vectors_oracle.npz"
 NESTED = VectorOptions(dims=(4, 7), dim_weights=(0.5, 1.0))
@@ -72,7 +74,7 @@ def mean_of_case(name: str, vectors: jax.Array, recorded, filling: int = 0) -> j
         labels = recorded[takes].astype(np.float64)
         labels = np.concatenate([labels, np.zeros_like(labels[:filling])])
         batch["labels"] = labels[:, : texts - 1] if takes == "teacher" else labels
-    sums = nested_sums(vectors[:, :texts], batch, options)
+    sums = nested_sums(Texts(vectors[:, :texts]), batch, options)
     return sums.loss / sums.weight
 
 
@@ -115,13 +117,61 @@ def test_all_parameters_of_a_model_get_the_gradients_of_sentence_transformers(re
         assert_recorded(name, loss, gradient, recorded, "_model")
 
 
+WORDS = WordVector()
+TOKENS = TokenVectors(size=7)
+FORMS = {  # as in tests/oracles/make_vectors_oracle.py: form, loss, number of texts
+    "tokens_info_nce": (TOKENS, InfoNce(), 4),
+    "tokens_info_nce_scaled": (TOKENS, InfoNce(scale=3.0), 2),
+    "tokens_margin_mse": (TOKENS, MarginMse(), 4),
+    "tokens_kl": (TOKENS, KlDivergence(temperature=2.0), 4),
+    "words_info_nce": (WORDS, InfoNce(), 4),
+    "words_margin_mse": (WORDS, MarginMse(), 4),
+    "words_kl": (WORDS, KlDivergence(temperature=2.0), 4),
+}
+
+
+class Given:
+    """A model whose vectors are its parameters."""
+
+    def apply(self, params, rows, dropout_key):
+        return params
+
+
+@pytest.mark.parametrize("names", [("words_margin_mse",), pytest.param(tuple(FORMS), marks=pytest.mark.slow)])
+def test_forms_have_the_losses_and_gradients_of_sentence_transformers(names):
+    """MaxSim over the tokens that count, and SpladeLoss; two examples that only fill the batch change neither."""
+    with np.load(ORACLE.with_name("vector_forms_oracle.npz")) as file:
+        oracle = dict(file)
+    filling = lambda values: np.concatenate([values, np.ones((2, *values.shape[1:]), values.dtype)])
+    weights = np.array([1] * 6 + [0] * 2, np.float32)
+    sparsity = SparsityConfig(query_weight=0.5, document_weight=0.3)
+
+    def one(name: str, vectors: jax.Array) -> jax.Array:
+        form, loss, texts = FORMS[name]
+        objective = VectorObjective(Given(), VectorOptions(form=form, loss=loss, sparsity=sparsity))
+        batch = {"input_ids": np.zeros((32, 1)), "weights": weights, "ramp": np.ones(8, np.float32)}
+        batch |= {"places": np.arange(32).reshape(8, 4)[:, :texts], "labels": filling(oracle["teacher"])}
+        if form is TOKENS:
+            batch["compared"] = jnp.asarray(filling(oracle["compared"]).reshape(32, -1))
+        sums = objective.sums(vectors.reshape(32, *vectors.shape[2:]), batch)
+        return mean_loss(objective.terms, sums, objective.denominators(batch))
+
+    given = {name: jnp.asarray(filling(oracle[name.split("_")[0]])) for name in names}
+    every = lambda given: {name: jax.value_and_grad(lambda v: one(name, v))(given[name]) for name in names}
+    for name, (loss, gradient) in compiled(every)(given).items():
+        assert float(loss) == pytest.approx(float(oracle[f"{name}_loss"]), rel=1e-6), name
+        largest = np.abs(oracle[f"{name}_gradient"]).max()
+        np.testing.assert_allclose(gradient[:6], oracle[f"{name}_gradient"], atol=1e-6 * largest, err_msg=name)
+        assert not np.any(gradient[6:]), name
+
+
 def test_equal_texts_are_no_negatives():
     """Of six examples, 0 and 1 have one positive, 2 and 3 one anchor, and the negative of 4 is the positive of 5."""
     numbers = np.array([[0, 10, 20], [1, 10, 21], [2, 12, 22], [2, 13, 23], [4, 14, 15], [5, 15, 25]], np.int32)
     vectors = np.random.default_rng(0).standard_normal((6, 3, 5)).astype(np.float32)
     batch = {"weights": np.ones(6, np.float32), "numbers": numbers}
     options = VectorOptions(loss=InfoNce(similarity="dot", scale=1.0, symmetric=True))
-    sums = compiled(lambda vectors: nested_sums(vectors, batch, options))(vectors)
+    sums = compiled(lambda vectors: nested_sums(Texts(vectors), batch, options))(vectors)
     expected = 0.0
     wide = vectors.astype(np.float64)
     for row in range(6):
@@ -203,6 +253,44 @@ def test_parts_of_a_batch_give_the_loss_and_gradient_of_the_whole(counts):
     assert float(whole[0]) > 0.5  # there is something to learn
     for each in parts:
         assert_equal_gradients(each, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [TokenVectors(size=5), WordVector()])
+def test_parts_and_devices_give_what_the_whole_does_of_other_forms(form):
+    """Texts in rows of their own, some of whose tokens are not seen or do not count; on one device and on four."""
+    own = ("places", "numbers", "weights")
+    batch = {name: values for name, values in shared_batch().items() if name in own}
+    random = np.random.default_rng(2)
+    batch["input_ids"] = random.integers(1, MODEL.vocab_size, (2 * EXAMPLES, LENGTH)).astype(np.int32)
+    batch["token_type_ids"] = np.zeros_like(batch["input_ids"])
+    for name in ("attention_mask", "compared"):
+        batch[name] = (random.random((2 * EXAMPLES, LENGTH)) < 0.8).astype(np.int32)
+        batch[name][:, 0] = 1
+    if isinstance(form, WordVector):
+        batch = {name: values for name, values in batch.items() if name != "compared"}
+        batch["ramp"] = np.full(EXAMPLES, 0.25, np.float32)
+    model = dataclasses.replace(MODEL, hidden_dropout=0.3, attention_dropout=0.3)
+    task = BertForTask(model, HeadConfig(kind="vectors"), EXACT, embedding=EmbeddingConfig(form=form))
+    options = VectorOptions(form=form, sparsity=SparsityConfig(query_weight=0.1, document_weight=0.2))
+    params = random_params(task)
+
+    def found(parts: int, batch):
+        objective = VectorObjective(task, options, parts)
+
+        def loss(params):
+            sums = objective.sums(params, batch, jax.random.key(7))
+            return mean_loss(objective.terms, sums, objective.denominators(batch))
+
+        return jax.value_and_grad(loss)
+
+    expected = compiled(found(1, batch))(params)
+    assert_equal_gradients(compiled(found(4, batch))(params), expected)
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:4])
+    placed = {name: jax.device_put(values, sharding.batch_sharding(mesh)) for name, values in batch.items()}
+    function = lambda params, batch: found(2, batch)(params)
+    on_four = compiled(sharding.under(mesh, function))(jax.device_put(params, sharding.replicated(mesh)), placed)
+    assert_equal_gradients(on_four, expected)
 
 
 @pytest.mark.slow

@@ -4,8 +4,9 @@
 
 It writes vectors_oracle.npz beside this file: losses of fixed vectors with the gradients by them, and of the means of
 the states of the smallest model of tests/support/random_bert.py with the gradients by all its parameters, one after the
-other (as float32). With a directory it writes instead the vectors that the model there makes of the texts in
-texts.json, for the queries and documents named there too. Nothing of bert_jax is imported.
+other (as float32); and vector_forms_oracle.npz, of vectors of tokens and of words. With a directory it writes instead
+the vectors that the model there makes of the texts in texts.json, for the queries and documents named there too.
+Nothing of bert_jax is imported.
 """
 
 import json
@@ -18,10 +19,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import numpy as np
 import torch
 import transformers
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
+from sentence_transformers.multi_vector_encoder import losses as of_tokens
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.losses.matryoshka import shrink
 from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sparse_encoder import losses as of_words
 from sentence_transformers.util import dot_score, pairwise_cos_sim
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
@@ -112,13 +115,75 @@ def mean_states(model: transformers.BertForPreTraining, texts: dict[str, np.ndar
     return pooled["sentence_embedding"].unflatten(0, (EXAMPLES, TEXTS))
 
 
+LENGTH, WORDS = 5, 9
+
+
+class Table(torch.nn.Module):
+    """A model whose vectors are rows of a table, which the ids name."""
+
+    def __init__(self, table: np.ndarray):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.tensor(table))
+
+    def forward(self, features: dict[str, torch.Tensor], task: str | None = None) -> dict[str, torch.Tensor]:
+        rows = self.table[features["input_ids"]]
+        return {**features, "token_embeddings": rows, "sentence_embedding": rows[:, 0]}
+
+
+def forms() -> None:
+    """Write the losses of vectors of tokens, some of which do not count, and of vectors of words, most of them 0."""
+    random = np.random.RandomState(6)
+    tokens = random.randn(EXAMPLES, TEXTS, LENGTH, WIDTH).astype(np.float32)
+    words = np.maximum(random.randn(EXAMPLES, TEXTS, WORDS), 0).astype(np.float32)
+    compared = (random.rand(EXAMPLES, TEXTS, LENGTH) < 0.6).astype(np.int32)
+    compared[:, :, 0] = 1
+    teacher = (3 * random.randn(EXAMPLES, TEXTS - 1)).astype(np.float32)
+    found = {"tokens": tokens, "words": words, "compared": compared, "teacher": teacher}
+    model, sparse = Table(tokens.reshape(-1, WIDTH)), Table(words.reshape(-1, WORDS))
+    splade = lambda loss: of_words.SpladeLoss(sparse, loss, 0.3, 0.5)
+    cases = {
+        "tokens_info_nce": (of_tokens.MultiVectorMultipleNegativesRankingLoss(model), TEXTS),
+        "tokens_info_nce_scaled": (of_tokens.MultiVectorMultipleNegativesRankingLoss(model, scale=3.0), 2),
+        "tokens_margin_mse": (of_tokens.MultiVectorMarginMSELoss(model), TEXTS),
+        "tokens_kl": (of_tokens.MultiVectorDistillKLDivLoss(model, temperature=2.0), TEXTS),
+        "words_info_nce": (splade(of_words.SparseMultipleNegativesRankingLoss(sparse)), TEXTS),
+        "words_margin_mse": (splade(of_words.SparseMarginMSELoss(sparse)), TEXTS),
+        "words_kl": (splade(of_words.SparseDistillKLDivLoss(sparse, temperature=2.0)), TEXTS),
+    }
+    for name, (loss, texts) in cases.items():
+        own, length = (model, LENGTH) if name.startswith("tokens") else (sparse, 1)
+        ids = torch.arange(EXAMPLES * TEXTS * length).reshape(EXAMPLES, TEXTS, length)
+        mask = torch.tensor(compared) if length > 1 else torch.ones_like(ids)
+        columns = [{"input_ids": ids[:, place], "attention_mask": mask[:, place]} for place in range(texts)]
+        value = loss(columns, None if "info" in name else torch.tensor(teacher))
+        value = sum(value.values()) if isinstance(value, dict) else value
+        found[f"{name}_loss"] = value.detach().numpy()
+        (gradient,) = torch.autograd.grad(value, own.table)
+        found[f"{name}_gradient"] = gradient.reshape(EXAMPLES, TEXTS, *(() if length == 1 else (length,)), -1).numpy()
+    np.savez_compressed(pathlib.Path(__file__).with_name("vector_forms_oracle.npz"), **found)
+
+
 def embed(directory: pathlib.Path, output: pathlib.Path) -> None:
-    """Write the vectors of the texts that texts.json beside the output has, as they are and after each prompt."""
-    model, texts = SentenceTransformer(str(directory)), json.loads(output.with_name("texts.json").read_text())
-    prompts = {"plain": None, "query": "query", "document": "document"}
-    found = {name: model.encode(texts, prompt_name=prompt) for name, prompt in prompts.items()}
+    """Write the vectors of the texts that texts.json beside the output has, as they are and after each prompt.
+
+    Vectors of tokens are queries or documents. They follow each other, and "sizes" has how many each text has.
+    """
+    texts = json.loads(output.with_name("texts.json").read_text())
+    settings = json.loads((directory / "config_sentence_transformers.json").read_text())
+    kind = {"SparseEncoder": SparseEncoder, "MultiVectorEncoder": MultiVectorEncoder}.get(settings.get("model_type"))
+    model = (kind or SentenceTransformer)(str(directory))
+    if kind is None:
+        prompts = {"plain": None, "query": "query", "document": "document"}
+        found = {name: model.encode(texts, prompt_name=prompt) for name, prompt in prompts.items()}
+    else:
+        found = {"query": model.encode_query(texts), "document": model.encode_document(texts)}
+    if kind is SparseEncoder:
+        found = {name: vectors.to_dense().numpy() for name, vectors in found.items()}
+    if kind is MultiVectorEncoder:
+        found |= {f"{name}_sizes": [len(each) for each in vectors] for name, vectors in found.items()}
+        found |= {name: np.concatenate([each.numpy() for each in found[name]]) for name in ("query", "document")}
     np.savez(output, **found)
 
 
 if __name__ == "__main__":
-    main() if len(sys.argv) == 1 else embed(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
+    (main(), forms()) if len(sys.argv) == 1 else embed(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))

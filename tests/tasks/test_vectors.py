@@ -10,17 +10,29 @@ import numpy as np
 import pytest
 from peer_outputs import run_with_peer
 from pretrained_model import SMALL, TOKENIZER, loaded, random_texts, stored_model, write_workdir
+from scipy import sparse
 from scipy.stats import spearmanr
 from small_finetuning import Killed, assert_same_weights
 from small_pretraining import SCANNED, finetune, run_predict
 
 import bert_jax
 from bert_jax.config import EmbeddingConfig
-from bert_jax.config.finetuning import FinetuneConfig, PredictConfig, check_finetune, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, LoraConfig, PredictConfig, check_finetune, task_defaults
+from bert_jax.config.heads import SingleVector, TokenVectors, WordVector
 from bert_jax.config.options import with_options
 from bert_jax.config.tasks import VectorDataConfig, VectorOptions
-from bert_jax.config.vectors import Angle, Cosent, CosineRegression, InfoNce, KlDivergence, MarginMse, Triplet
-from bert_jax.data.sequences import SharedTextBatches, TextBatches, epoch_batches, kept_apart
+from bert_jax.config.vectors import (
+    Angle,
+    Cosent,
+    CosineRegression,
+    InfoNce,
+    KlDivergence,
+    MarginMse,
+    SparsityConfig,
+    Triplet,
+)
+from bert_jax.data.sequences import SharedTextBatches, TextBatches, epoch_batches, kept_apart, padded
+from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop
 from bert_jax.finetuning.loop import _check_own_positives, with_embedding
@@ -282,16 +294,20 @@ def test_places_of_positives_are_those_of_sorted_lists(tmp_path):
     random = np.random.default_rng(2)
     numbers = np.stack([random.integers(0, 9, 30), 100 + random.integers(0, 20, 30)], axis=1)
     of = {number: random.standard_normal(4).astype(np.float32) for number in np.unique(numbers)}
-    found = vectors.ranks([np.stack([of[anchor], of[positive]]) for anchor, positive in numbers.tolist()], numbers)
+    found = vectors.ranks(
+        [np.stack([of[anchor], of[positive]]) for anchor, positive in numbers.tolist()], numbers, SingleVector()
+    )
     unit = {number: each / np.linalg.norm(each) for number, each in of.items()}
     for (anchor, own), place in zip(numbers.tolist(), found, strict=True):
         also = {positive for each, positive in numbers.tolist() if each == anchor} - {own}
         others = {positive for _, positive in numbers.tolist()} - also
         ordered = sorted(others, key=lambda number: -float(unit[anchor] @ unit[number]))
         assert ordered.index(own) + 1 == place
-    same = vectors.ranks([np.ones((2, 4), np.float32)] * 3, np.array([[0, 3], [1, 4], [2, 5]]))
+    same = vectors.ranks([np.ones((2, 4), np.float32)] * 3, np.array([[0, 3], [1, 4], [2, 5]]), SingleVector())
     assert same.tolist() == [3, 3, 3]  # a model that ignores its input finds nothing
-    broken = vectors.ranks([np.full((2, 4), np.nan, np.float32)] * 3, np.array([[0, 3], [1, 4], [2, 5]]))
+    broken = vectors.ranks(
+        [np.full((2, 4), np.nan, np.float32)] * 3, np.array([[0, 3], [1, 4], [2, 5]]), SingleVector()
+    )
     assert (broken >= 3).all()  # nor does one that has diverged
 
 
@@ -311,6 +327,88 @@ def test_metrics(tmp_path):
     (file,) = vectors.write_predictions(pairs, features(pairs), far, str(tmp_path / "out"), "dev")
     assert pathlib.Path(file).read_text().splitlines()[:2] == ["index\tcosine\tplace", "0\t1.0\t1"]
     assert pathlib.Path(file).read_text().splitlines()[3] == "2\t-1.0\t4"
+
+
+FILLED = TokenVectors(query_length=8, expansion="unseen")
+
+
+def test_queries_are_filled_up_and_punctuation_of_documents_is_skipped(tmp_path):
+    """The anchor gets [MASK] tokens, which count but are not seen; the comma of the document is seen alone."""
+    pairs = load(tmp_path, "pairs.tsv", "query\tanswer\na cat,\ta cat , ran\nthe old big dog sat in the tree\ta\n")
+    made = features(pairs, form=FILLED)
+    (query, document), (cut, short) = made.input_ids
+    mask, comma = TOKENIZER.mask_id, TOKENIZER.tokens.index(",")
+    assert len(query) == len(cut) == 8 and query[5:].tolist() == [mask] * 3 and cut[-1] == TOKENIZER.sep_id
+    assert made.marks[0][0].tolist() == [3] * 5 + [2] * 3
+    assert made.marks[0][1].tolist() == [1 if each == comma else 3 for each in document] and comma in document
+    batch = padded(made, np.arange(2), 2)
+    assert batch["attention_mask"][0, 0].tolist() == [1] * 5 + [0] * 3
+    assert batch["compared"].sum() == 8 + 8 + (len(document) - 1) + len(short)
+    assert np.all(features(pairs, form=dataclasses.replace(FILLED, expansion="seen")).marks[0][0] == 3)
+
+
+def test_sparsity_rises_with_the_square_of_the_step(tmp_path):
+    rows = "".join(f"the {word}\ta {word}\n" for word in ("cat", "dog", "bird", "mat"))
+    made = features(load(tmp_path, "pairs.tsv", f"query\tanswer\n{rows}"), form=WordVector())
+    batches = TextBatches(made, 1, ramp_epochs=0.5)
+    assert [batches.batch(step)["ramp"].tolist() for step in (0, 1, 2, 7)] == [[0.0], [0.25], [1.0], [1.0]]
+    assert TextBatches(made, 1, ramp_epochs=0.0).batch(0)["ramp"] == 1
+
+
+def test_other_forms_are_measured_by_their_own_similarity(tmp_path):
+    """MaxSim by its definition, and dot products of sparse vectors."""
+    random, numbers = np.random.default_rng(3), np.arange(8).reshape(4, 2)
+    tokens = [[random.standard_normal((size, 3)) for size in sizes] for sizes in ((2, 4), (1, 3), (3, 1), (2, 2))]
+    all_pairs = [[sum(max(q @ d for d in other[1]) for q in own[0]) for other in tokens] for own in tokens]
+    words = [sparse.csr_matrix(np.maximum(random.standard_normal((2, 6)), 0)) for _ in range(4)]
+    dots = [[own.toarray()[0] @ other.toarray()[1] for other in words] for own in words]
+    for given, form, scores in ((tokens, TokenVectors(), all_pairs), (words, WordVector(), dots)):
+        expected = np.array(scores)
+        np.testing.assert_allclose(vectors.similarities(given, form), np.diag(expected), rtol=1e-12)
+        places = 1 + np.sum(expected > np.diag(expected)[:, None], axis=1)
+        assert vectors.ranks(given, numbers, form).tolist() == places.tolist()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"form": WordVector(), "loss": Cosent()}, "name=cosent compares single vectors.*info_nce, margin_mse or kl"),
+        (
+            {"form": TokenVectors(), "loss": InfoNce(similarity="dot")},
+            "similarity=dot is not that of .*tokens.*max_sim",
+        ),
+        ({"form": WordVector(), "loss": KlDivergence(similarity="cosine")}, "similarity=cosine is not that of .*words"),
+        ({"loss": InfoNce(similarity="max_sim"), "form": SingleVector()}, "similarity=max_sim is not that of .*single"),
+        ({"form": TokenVectors(), "dims": (4, 2)}, "options.dims=4,2 is for single vectors.*tokens gives others"),
+        ({"form": WordVector(), "pooling": "mean"}, "options.pooling=mean is for single vectors"),
+        ({"form": WordVector(), "normalize": True}, "options.normalize=True is for single vectors"),
+        ({"form": TokenVectors(size=0)}, "options.form.size=0 must be positive"),
+        ({"form": TokenVectors(query_length=5)}, "options.form.query_length=5 is too short"),
+        ({"form": WordVector(), "sparsity": SparsityConfig(ramp=2.0)}, "options.sparsity.ramp=2 must be a share"),
+        ({"form": TokenVectors(), "sparsity": SparsityConfig(query_weight=1.0)}, "sparsity is for vectors of words"),
+        ({"sparsity": SparsityConfig(query_weight=-1.0)}, "options.sparsity.query_weight=-1.0"),
+    ],
+)
+def test_options_of_other_forms_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        VectorOptions(**options).check()
+
+
+@pytest.mark.parametrize(
+    "parts, changes, options, message",
+    [
+        (("pooler",), {}, WordVector(), "reads the head for masked words, and M has none .*pooler.*form.name=tokens"),
+        ((), {"packing": "on"}, TokenVectors(), "cannot be trained with packing=on"),
+        (("mlm",), {"lora": LoraConfig(rank=2)}, WordVector(), "cannot be trained with lora.rank"),
+        ((), {}, dataclasses.replace(FILLED, query_length=41), "query_length=41 is longer than the 40 tokens that M"),
+    ],
+)
+def test_models_that_cannot_make_a_form_are_refused(parts, changes, options, message):
+    config = dataclasses.replace(
+        task_defaults("vectors"), init_from="M", options=VectorOptions(form=options), **changes
+    )
+    with pytest.raises(UserError, match=message):
+        with_embedding(config, stored_model(SMALL, parts))
 
 
 def same_topic(count: int, seed: int, texts: int = 2) -> str:
@@ -464,6 +562,84 @@ def test_what_a_model_says_of_vectors_goes_on(trained, tmp_path):
     )
     finetune(second)
     assert bert_jax.load(tmp_path / "second").embedding == dataclasses.replace(kept, normalize=True)
+
+
+def of_form(vectors: object) -> np.ndarray:
+    """Vectors of any form as one array."""
+    if isinstance(vectors, list):
+        return np.concatenate(vectors)
+    return vectors if isinstance(vectors, np.ndarray) else vectors.toarray()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [dataclasses.replace(FILLED, size=6), WordVector()])
+def test_a_form_goes_on_from_a_run_to_its_export(trained, tmp_path, form):
+    """A run learns, its vectors are those of its predictions, and every copy of the model makes the same."""
+    place, config, _ = trained
+    options = VectorOptions(form=form, max_length=16, document_prompt="the ")
+    first = dataclasses.replace(
+        config, workdir=str(tmp_path / "first"), options=options, packing="auto", epochs=6, micro_batches=2
+    )
+    results = finetune(first).results
+    assert results["collapsed"] is None and results["metrics"]["mrr@10"] > 0.3
+    model = bert_jax.load(tmp_path / "first")
+    assert model.vector_form == form.name and model.embedding.form == form
+    rows = [line.split("\t") for line in (place / "dev.tsv").read_text().splitlines()[1:]]
+    pairs = [
+        model.embed([row[column] for row in rows], prompt=each) for column, each in enumerate(("query", "document"))
+    ]
+    written = (tmp_path / "first/predictions/dev/predictions_dev.tsv").read_text().splitlines()
+    assert written[0] == f"index\t{form.similarities[0]}\tplace"
+    both = [[first, second] for first, second in zip(*pairs, strict=True)]
+    both = [sparse.vstack(each) for each in both] if form.name == "words" else both
+    found = [float(line.split("\t")[1]) for line in written[1:]]
+    np.testing.assert_allclose(vectors.similarities(both, form), found, rtol=1e-4)
+    bert_jax.convert(tmp_path / "first", tmp_path / "export", to="huggingface")
+    model.save(tmp_path / "saved")
+    second = dataclasses.replace(
+        first,
+        workdir=str(tmp_path / "second"),
+        init_from=str(tmp_path / "export"),
+        options=VectorOptions(max_length=16),
+    )
+    finetune(dataclasses.replace(second, epochs=1))
+    assert bert_jax.load(tmp_path / "second").embedding == model.embedding
+    for name in ("export", "saved"):
+        again = bert_jax.load(tmp_path / name)
+        assert again.embedding == model.embedding
+        for prompt in (None, "query", "document"):
+            given = random_texts(5)
+            np.testing.assert_array_equal(*(of_form(each.embed(given, prompt=prompt)) for each in (again, model)))
+    with pytest.raises(UserError, match=f"normalize are for single vectors, and those of .* are of {form.name}"):
+        model.embed("a cat", normalize=True)
+    assert model.embed("a cat", pooling="mean").shape == (1, 16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "form",
+    [WordVector(), TokenVectors(size=6), dataclasses.replace(FILLED, size=16), TokenVectors(size=5, query_length=9)],
+)
+def test_sentence_transformers_makes_the_same_vectors_of_other_forms(peer, tmp_path, form):
+    """Where it is installed, by SparseEncoder and MultiVectorEncoder."""
+    embedding = EmbeddingConfig(form=form, max_length=12, query_prompt="the ", document_prompt="a ")
+    stored = stored_model(SMALL, ("mlm",), embedding=embedding)
+    if isinstance(form, TokenVectors):
+        kernel = np.random.default_rng(4).standard_normal((16, form.size)).astype(np.float32)
+        arrays = {**stored.arrays, "token_vectors/kernel": StoredArray(kernel.shape, kernel.dtype, kernel.__getitem__)}
+        stored = dataclasses.replace(stored, arrays=arrays).without("mlm")
+    model = loaded(stored)
+    (tmp_path / "export").mkdir()
+    write_huggingface(as_stored(model, model.params), tmp_path / "export", "export")
+    texts = [*random_texts(7), "a cat, a dog."]
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    run_with_peer(peer, "make_vectors_oracle.py", str(tmp_path / "export"), str(tmp_path / "vectors.npz"))
+    with np.load(tmp_path / "vectors.npz") as theirs:
+        for name in ("query", "document"):
+            ours = model.embed(texts, prompt=name)
+            if isinstance(ours, list):
+                assert [len(each) for each in ours] == theirs[f"{name}_sizes"].tolist()
+            np.testing.assert_allclose(theirs[name], of_form(ours), rtol=0, atol=5e-6, err_msg=name)
 
 
 @pytest.mark.slow
