@@ -312,6 +312,8 @@ class PretrainedModel:
         with new_directory(path) as directory:
             write_bert_jax(as_stored(self, params), directory, by="model.save")
 
+    vector_form: Literal["single", "tokens", "words"] = "single"
+
     @property
     def fingerprint(self) -> str:
         """A checksum of all that vectors of texts follow from: sizes, present parameters, tokenizer and its use."""
