@@ -41,10 +41,10 @@ class IndexConfig:
     collections whose published figures count such documents."""
     pooling: Pooling | None = None
     """Vector of a text: that of [CLS], the mean or the maximum over its tokens, their sum divided by the square root of
-    their number (mean_sqrt_len), or that of BERT's pooler. None: as the model says, for most models the mean. Of a model
-    with a vector for each token, or with weights of words, there is no choice, nor of normalize."""
+    their number (mean_sqrt_len), or that of BERT's pooler. None: as the model says, for most models the mean. A
+    model whose texts have a vector for each token, or weights of words, gives single ones if this is given."""
     normalize: bool = True
-    """Whether vectors have length 1, so that the product of two is their cosine."""
+    """Whether single vectors have length 1, so that the product of two is their cosine."""
     max_length: int | None = None
     """Maximum number of tokens of a text; a longer one is cut. Of a model with a vector for each token, of documents
     alone. None: as many as the model reads."""

@@ -16,8 +16,8 @@ from scipy import sparse
 import bert_jax
 from bert_jax.config.search import FaissFlat, IndexConfig, MineConfig, SearchConfig
 from bert_jax.errors import UserError
+from bert_jax.tools.search import engines, search
 from bert_jax.tools.search import index as indices
-from bert_jax.tools.search import search
 from bert_jax.tools.search.vectors import FORMS, TokenForm, WordForm, files_of, write_rows
 
 TEXTS = [*random_texts(40), "the " * 40, "cat"]
@@ -152,15 +152,14 @@ def test_an_index_of_each_form(place, index, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(os, "replace", real)
     capsys.readouterr()
     half = indices.run_index(str(place), options(place, output=str(output), dtype="float16"))
-    wide = {"tokens": "token vectors of 4", "words": "weights of words of 50"}[form]
-    assert f"42 documents, {wide} float16 values" in capsys.readouterr().out
+    wide = {"tokens": "token vectors [4]", "words": "weights of words [50]"}[form]
+    assert f"42 documents, {wide} in float16, " in capsys.readouterr().out
     assert not list(output.rglob("*.partial"))
     queries = half.embed(QUERIES)
     for one, other in zip(half.nearest(queries, 42), index.nearest(queries, 42), strict=True):
         np.testing.assert_array_equal(one, other)
-    for option, value in {"pooling": "cls", "normalize": False}.items():
-        with pytest.raises(UserError, match=f"{option}={value} is for one vector per text, and model gives .*leave it"):
-            indices.run_index(str(place), options(place, output=str(tmp_path / "new"), **{option: value}))
+    with pytest.raises(UserError, match="normalize=False is for one vector per text, and model gives .*; leave it out"):
+        indices.run_index(str(place), options(place, output=str(tmp_path / "new"), normalize=False))
     assert not (tmp_path / "new").exists()
 
 
@@ -213,6 +212,7 @@ DAMAGE = {
     "words": {
         ".starts": [
             (np.arange(51)[::-1].copy(), "starts.npy does not grow from 0"),
+            (np.array([0, 2**62, -(2**62), *range(48)]), "starts.npy does not grow from 0"),
             (np.arange(51), r"documents.npy is int32\[\d+\], not int32\[50\]"),
             (np.arange(50), r"starts.npy is int64\[50\], not int64\[51\]"),
         ],
@@ -279,3 +279,14 @@ def test_rows_that_come_in_parts_are_one_array(tmp_path):
     write_rows(tmp_path / "a.npy", iter(parts))
     np.save(tmp_path / "b.npy", np.concatenate(parts))
     assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
+
+
+def test_texts_without_words_find_nothing_and_are_not_found(tmp_path):
+    form, nothing = WordForm(), sparse.csr_matrix((2, 3), dtype=np.float32)
+    files = files_of(tmp_path, form, 0)
+    form.write(files, [nothing], "float32")
+    block = form.opened(files, 2, 3, "float32")
+    scores, numbers = engines.exact(form, [block], sparse.csr_matrix([[1.0, 2.0, 0.0]]), 5)
+    assert (scores.tolist(), numbers.tolist()) == ([[0.0, 0.0]], [[-1, -1]])
+    assert engines.lists((scores, numbers))[0][0].tolist() == []
+    assert form.taken([(block, 1)]).nnz == 0

@@ -217,7 +217,7 @@ class SearchIndex:
 
 
 def _described(record: IndexRecord) -> str:
-    return f"{FORMS[record.form].noun} of {record.width:,} {record.dtype} values"
+    return f"{FORMS[record.form].noun} [{record.width:,}] in {record.dtype}"
 
 
 def read_index(directory: pathlib.Path) -> IndexRecord:
@@ -284,7 +284,8 @@ def run_index(corpus: str, config: IndexConfig) -> SearchIndex:
         documents = _Corpus.written(file, config, output)
         model = load(config.model)
         model.need_tokenizer()
-        FORMS[model.vector_form].check_options(config)
+        form = model.vector_form if config.pooling is None else "single"
+        FORMS[form].check_options(config)
         record = IndexRecord(
             version=VERSION,
             model=model.path,
@@ -298,7 +299,7 @@ def run_index(corpus: str, config: IndexConfig) -> SearchIndex:
             corpus_fingerprint=documents.fingerprint,
             count=documents.count,
             width=0,
-            form=model.vector_form,
+            form=form,
         )
         _begin(output, record, config.overwrite)
         documents.keep(output)

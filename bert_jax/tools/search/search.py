@@ -75,15 +75,15 @@ class TokenReranker:
     def __init__(self, model: PretrainedModel, path: str, label: str, batch_size: int):
         if label:
             raise UserError(f"rerank_label={label}: {path} compares tokens and has no classes; leave it out")
-        self._model, self._form, self._batch_size = model, TokenForm(), batch_size
+        self.model, self._form, self._batch_size = model, TokenForm(), batch_size
 
     def scores(self, query: str, documents: Sequence[str]) -> np.ndarray:
         """Return MaxSim of a query and each document, float32 [K]."""
         return self._form.scores(self._vectors([query], "query"), self._vectors(list(documents), "document"))
 
     def _vectors(self, texts: list[str], prompt: Prompt) -> Any:
-        vectors = self._model.embed(texts, prompt=prompt, batch_size=self._batch_size, progress=False)
-        self._form.check(vectors, f"the vectors of {self._model.path}")
+        vectors = self.model.embed(texts, prompt=prompt, batch_size=self._batch_size, progress=False)
+        self._form.check(vectors, f"the vectors of {self.model.path}")
         return vectors
 
 
@@ -99,7 +99,7 @@ class PairReranker:
     """
 
     def __init__(self, model: PretrainedModel, path: str, label: str, batch_size: int):
-        self._model, self._batch_size, head = model, batch_size, model.head
+        self.model, self._batch_size, head = model, batch_size, model.head
         if head is None or head.kind not in ("classification", "regression"):
             kind = "no head" if head is None else f"a head for {head.kind}"
             raise UserError(
@@ -117,7 +117,7 @@ class PairReranker:
 
     def scores(self, query: str, documents: Sequence[str]) -> np.ndarray:
         """Return how well each document answers a query, float64 [K]: a probability, or the number of a regression."""
-        answers = self._model.predict(
+        answers = self.model.predict(
             [(query, document) for document in documents], batch_size=self._batch_size, progress=False
         )
         return np.array([each if isinstance(each, float) else each.probabilities[self._label] for each in answers])

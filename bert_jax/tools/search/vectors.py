@@ -104,9 +104,11 @@ class IndexForm(abc.ABC):
 
     def check_options(self, config: IndexConfig) -> None:
         """Raise a UserError if an option of an index has no effect on vectors of this form."""
-        if config.pooling is not None or not config.normalize:
-            given = f"pooling={config.pooling}" if config.pooling is not None else "normalize=False"
-            raise UserError(f"{given} is for one vector per text, and {config.model} gives {self.noun}; leave it out")
+        if not config.normalize:
+            raise UserError(
+                f"normalize=False is for one vector per text, and {config.model} gives {self.noun}; leave it out, or "
+                "give a pooling"
+            )
 
     def options(self, prompt: Prompt, pooling: str, normalize: bool, max_length: int | None) -> dict[str, Any]:
         """Return what `PretrainedModel.embed` is given for documents or queries, of what an index says."""
@@ -335,7 +337,7 @@ class WordForm(IndexForm):
 
     def opened(self, files: Files, rows: int, width: int, dtype: str) -> WordBlock:
         starts = mapped(files[".starts"], (width + 1,), "int64")
-        if starts[0] != 0 or (np.diff(starts) < 0).any():
+        if starts[0] != 0 or (starts[1:] < starts[:-1]).any():
             raise UserError(f"{files['.starts']} does not grow from 0; {AGAIN}")
         count = int(starts[-1])
         documents = mapped(files[".documents"], (count,), "int32")
