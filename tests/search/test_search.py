@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from command_lines import refusal, succeed
 from pretrained_model import CONFIG, loaded, random_texts, stored_model, write_workdir
+from scipy import sparse
 
 import bert_jax
 from bert_jax.config import HeadConfig
 from bert_jax.config.search import ExactSearch, FaissFlat, FaissHnsw, FaissIvf, IndexConfig, MineConfig, SearchConfig
 from bert_jax.errors import UserError
+from bert_jax.files import sealed, unsealed
 from bert_jax.tools.search import engines, ranking, search
 from bert_jax.tools.search import index as indices
 from bert_jax.tools.search.beir import Document
@@ -180,6 +182,20 @@ def test_a_damaged_index_is_refused(place, index, tmp_path):
         index.nearest(np.zeros((1, 3), np.float32))
     with pytest.raises(UserError, match="is not an index: it has no index.json; make one"):
         bert_jax.SearchIndex(tmp_path)
+
+
+def test_an_index_that_does_not_say_its_form_has_single_vectors(place, tmp_path):
+    copy = shutil.copytree(place / "index", tmp_path / "index")
+    values = unsealed(json.loads((copy / "index.json").read_text()))
+    del values["form"]
+    (copy / "index.json").write_text(json.dumps(sealed(values)))
+    assert bert_jax.SearchIndex(copy).record == indices.read_index(place / "index")
+    (copy / "index.json").write_text(json.dumps(sealed(values | {"form": "words"})))
+    with pytest.raises(UserError, match="00000.starts.npy cannot be read: No such file"):
+        bert_jax.SearchIndex(copy).nearest(sparse.csr_matrix((1, 16), dtype=np.float32))
+    (copy / "index.json").write_text(json.dumps(sealed(values | {"form": "pairs"})))
+    with pytest.raises(UserError, match="form='pairs' must be one of single, tokens, words"):
+        bert_jax.SearchIndex(copy)
 
 
 def test_an_index_made_by_another_model_is_refused(place, tmp_path):
