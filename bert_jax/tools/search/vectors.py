@@ -301,8 +301,8 @@ def _max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
 class WordBlock:
     """For each word the documents that have it, and its weights there: an inverted file."""
 
-    weights: sparse.csr_matrix
-    """[V, N]."""
+    weights: Any
+    """CSR matrix [V, N]; type checkers do not know the shapes of SciPy's."""
 
     def __len__(self) -> int:
         return self.weights.shape[1]
@@ -346,7 +346,7 @@ class WordForm(IndexForm):
         weights = mapped(files[".weights"], (count,), dtype).astype(np.float32, copy=False)
         return WordBlock(sparse.csr_matrix((weights, documents, starts), shape=(width, rows)))
 
-    def taken(self, found: Sequence[tuple[WordBlock, int]]) -> sparse.csr_matrix:
+    def taken(self, found: Sequence[tuple[WordBlock, int]]) -> Vectors:
         rows = []
         for block, place in found:
             held = block.weights
@@ -355,21 +355,21 @@ class WordForm(IndexForm):
             rows.append(sparse.csr_matrix((held.data[places], words, [0, len(words)]), shape=(1, held.shape[0])))
         return sparse.csr_matrix(sparse.vstack(rows, format="csr"))
 
-    def count(self, vectors: sparse.csr_matrix) -> int:
+    def count(self, vectors: Vectors) -> int:
         return vectors.shape[0]  # a matrix of SciPy has no length
 
-    def batches(self, queries: sparse.csr_matrix) -> list[sparse.csr_matrix]:
+    def batches(self, queries: Vectors) -> list[Any]:
         count, words = queries.shape
         width = min(_power_of_two(count), QUERIES)
-        filled = sparse.csr_matrix(queries, dtype=np.float32, copy=True)
+        filled: Any = sparse.csr_matrix(queries, dtype=np.float32, copy=True)
         filled.resize((-(-count // width) * width, words))
         return [filled[start : start + width] for start in range(0, filled.shape[0], width)]
 
-    def products(self, batch: sparse.csr_matrix, block: WordBlock, rows: int) -> np.ndarray:
+    def products(self, batch: Any, block: WordBlock, rows: int) -> np.ndarray:
         found = (batch @ block.weights).toarray()
         return np.pad(found, ((0, 0), (0, rows - len(block))))
 
-    def scores(self, query: sparse.csr_matrix, documents: sparse.csr_matrix) -> np.ndarray:
+    def scores(self, query: Vectors, documents: Vectors) -> np.ndarray:
         return (documents @ query.T).toarray()[:, 0]
 
 
