@@ -312,7 +312,10 @@ class PretrainedModel:
         with new_directory(path) as directory:
             write_bert_jax(as_stored(self, params), directory, by="model.save")
 
-    vector_form: Literal["single", "tokens", "words"] = "single"
+    @property
+    def vector_form(self) -> Literal["single", "tokens", "words"]:
+        """Form of the vectors of `embed`: one for each text, one for each token, or a weight for each word."""
+        return "single"
 
     @property
     def fingerprint(self) -> str:
