@@ -368,7 +368,7 @@ def ranks(vectors: Sequence[np.ndarray], numbers: np.ndarray) -> np.ndarray:
     """Return int64 [E]: the place, from 1, of the positive of each anchor among the different positives of all.
 
     Other positives of an equal anchor are left out. Of equal cosines, and of those that are no numbers, the positive
-    has the last place; measures of search have the order of trec_eval.
+    has the last place.
 
     Args:
       vectors: [K, H] of each example, the anchor and the positive first.
