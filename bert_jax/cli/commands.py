@@ -7,7 +7,8 @@ models (evaluate, inspect, fine-tune, predict, convert).
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining, tasks
 from bert_jax.config.analyses import ANALYSES
@@ -28,6 +29,8 @@ from bert_jax.console import (
 )
 from bert_jax.devices.process import may_have_peers
 from bert_jax.errors import UserError, need_place_to_write
+
+T = TypeVar("T", IndexConfig, MineConfig)
 
 
 def _need(models: Iterable[str] = (), stores: Iterable[str] = (), runs: Iterable[str] = ()) -> None:
@@ -490,6 +493,15 @@ def predict(arguments: list[str]) -> None:
     run_predict(workdirs, config)
 
 
+def _with_model(command: Callable[..., Any], options: type[T], arguments: list[str], what: str) -> tuple[str, T]:
+    """Return the place that a command of search begins with and its options, checked, whose model is there."""
+    path, words = positional(arguments, usage(command), what)
+    given = parse(options, words, *described(command))
+    given.check()
+    _need(models=[given.model])
+    return path, given
+
+
 def index(arguments: list[str]) -> None:
     """index CORPUS --model=MODEL --output=INDEX
 
@@ -499,10 +511,7 @@ def index(arguments: list[str]) -> None:
     CORPUS is a file of documents, in JSON lines as BEIR's corpus.jsonl, in a .tsv of ids and texts, or with a document
     on each line, which may be compressed; or a directory that holds corpus.jsonl.
     """
-    corpus, words = positional(arguments, usage(index), "CORPUS")
-    options = parse(IndexConfig, words, *described(index))
-    options.check()
-    _need(models=[options.model])
+    corpus, options = _with_model(index, IndexConfig, arguments, "CORPUS")
     from bert_jax.tools.search.index import run_index
 
     run_index(corpus, options)
@@ -534,10 +543,7 @@ def mine(arguments: list[str]) -> None:
 
     INDEX is the directory that `bert-jax index` wrote.
     """
-    path, words = positional(arguments, usage(mine), "INDEX")
-    options = parse(MineConfig, words, *described(mine))
-    options.check()
-    _need(models=[options.model])
+    path, options = _with_model(mine, MineConfig, arguments, "INDEX")
     from bert_jax.tools.search.search import run_mine
 
     run_mine(path, options)

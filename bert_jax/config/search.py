@@ -41,15 +41,17 @@ class IndexConfig:
     collections whose published figures count such documents."""
     pooling: Pooling | None = None
     """Vector of a text: that of [CLS], the mean or the maximum over its tokens, their sum divided by the square root of
-    their number (mean_sqrt_len), or that of BERT's pooler. None: as the model says, for most models the mean."""
+    their number (mean_sqrt_len), or that of BERT's pooler. None: as the model says, for most models the mean. A
+    model whose texts have a vector for each token, or weights of words, gives single ones if this is given."""
     normalize: bool = True
-    """Whether vectors have length 1, so that the product of two is their cosine."""
+    """Whether single vectors have length 1, so that the product of two is their cosine."""
     max_length: int | None = None
-    """Maximum number of tokens of a text; a longer one is cut. None: as many as the model reads."""
+    """Maximum number of tokens of a text; a longer one is cut. Of a model with a vector for each token, of documents
+    alone. None: as many as the model reads."""
     dtype: Literal["float32", "float16"] = "float32"
     """Data type of the stored vectors. float16 takes half the space and changes a cosine by at most about 0.001."""
     block: int = 16_384
-    """Number of vectors in one file: what an interruption may lose, and what a search holds in memory at once."""
+    """Number of documents in one file: what an interruption may lose, and what a search reads at once."""
     batch_size: int = 32
     """Number of texts per batch."""
     max_expansion: int = MOST_EXPANSION
@@ -83,7 +85,7 @@ class Engine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExactSearch(Engine):
-    """All products, block by block, on the device of JAX."""
+    """All products, block by block, on the device of JAX; those of weights of words by SciPy."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"engine": "exact"}
 
@@ -158,15 +160,16 @@ class SearchConfig:
     bm25_b: float = option(0.75, of=("bm25",), refused=False)
     """How far the length of a document counts against it, from 0 to 1."""
     rerank: str = ""
-    """Model that was fine-tuned on pairs with a class or a number, which sorts the best documents again by reading each
-    together with the query. By default there is none."""
+    """Model that sorts the best documents again: one that was fine-tuned on pairs with a class or a number, and reads
+    each together with the query, or one with a vector for each token (MaxSim). By default there is none."""
     rerank_top: int = option(100, of=("rerank",))
     """Number of documents per query that it reads."""
     rerank_label: str = option("", of=("rerank",))
     """Its class for a document that answers the query. By default the class called 1, or the number of a regression."""
     engine: ExactSearch | FaissFlat | FaissHnsw | FaissIvf = kinds(ExactSearch())
-    """How the nearest vectors are found. exact: all products, on the device of JAX. faiss: the same by FAISS.
-    faiss_hnsw: in a graph of neighbours. faiss_ivf: in the nearest clusters."""
+    """How the nearest vectors are found. exact: all products, on the device of JAX. faiss: the same by FAISS, which is
+    for one vector per text, as the others are. faiss_hnsw: in a graph of neighbours. faiss_ivf: in the nearest
+    clusters."""
     batch_size: int = 32
     """Number of texts per batch."""
 

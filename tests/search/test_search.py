@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 from command_lines import refusal, succeed
 from pretrained_model import CONFIG, loaded, random_texts, stored_model, write_workdir
+from scipy import sparse
 
 import bert_jax
 from bert_jax.config import HeadConfig
 from bert_jax.config.search import ExactSearch, FaissFlat, FaissHnsw, FaissIvf, IndexConfig, MineConfig, SearchConfig
 from bert_jax.errors import UserError
+from bert_jax.files import sealed, unsealed
 from bert_jax.tools.search import engines, ranking, search
 from bert_jax.tools.search import index as indices
 from bert_jax.tools.search.beir import Document
+from bert_jax.tools.search.vectors import SingleForm
 
 SMALL = dataclasses.replace(CONFIG, num_layers=1)
 TEXTS = random_texts(45)
@@ -70,11 +73,11 @@ def test_exact_search_is_the_whole_ranking(dtype, count, most):
     random = np.random.default_rng(0)
     vectors = random.integers(-2, 3, (37, 4)).astype(dtype)
     queries = random.integers(-2, 3, (count, 4)).astype(np.float32)
-    scores, numbers = engines.exact([vectors[:16], vectors[16:32], vectors[32:]], queries, most)
+    scores, numbers = engines.exact(SingleForm(), [vectors[:16], vectors[16:32], vectors[32:]], queries, most)
     expected, order = whole_ranking(queries, vectors)
     np.testing.assert_array_equal(scores, expected[:, :most])
     np.testing.assert_array_equal(numbers, order[:, :most])
-    assert engines.exact([vectors], queries[:1], 99)[1].tolist() == order[:1].tolist()
+    assert engines.exact(SingleForm(), [vectors], queries[:1], 99)[1].tolist() == order[:1].tolist()
 
 
 def test_an_index_has_the_documents_and_their_vectors(place, index):
@@ -113,17 +116,17 @@ def test_queries_and_documents_get_the_prompts_of_the_model(index, monkeypatch):
 def test_an_interrupted_indexing_goes_on_after_its_last_whole_block(place, index, tmp_path, monkeypatch):
     output = tmp_path / "index"
     monkeypatch.setattr(indices, "load", lambda path: index.model)
-    real, whole, calls = indices.write_atomically, indices.embedded, []
+    real, whole, calls = os.replace, indices.embedded, []
 
-    def dies(file, contents):
-        if str(file).endswith("00001.npy"):
+    def dies(file, place):
+        if str(place).endswith("00001.npy"):
             raise KeyboardInterrupt
-        real(file, contents)
+        real(file, place)
 
-    monkeypatch.setattr(indices, "write_atomically", dies)
+    monkeypatch.setattr(os, "replace", dies)
     with pytest.raises(KeyboardInterrupt):
         indices.run_index(str(place), options(place, output=str(output)))
-    monkeypatch.setattr(indices, "write_atomically", real)
+    monkeypatch.setattr(os, "replace", real)
     with pytest.raises(UserError, match="was interrupted; the command that began it finishes it"):
         bert_jax.SearchIndex(output)
     with pytest.raises(UserError, match="interrupted index with dtype=float32, not float16; go on with the same"):
@@ -175,10 +178,24 @@ def test_a_damaged_index_is_refused(place, index, tmp_path):
         list(damaged(place, tmp_path / "d", "documents.jsonl", b"\n" * len(documents)).documents())
     with pytest.raises(UserError, match="documents.jsonl is gone, or not the file that was written; make the index"):
         damaged(place, tmp_path / "f", "documents.jsonl", documents[:-1])
-    with pytest.raises(UserError, match=r"vectors have the shape \[1, 3\]; expected \[queries, 16\]"):
+    with pytest.raises(UserError, match=r"vectors of queries have the shape \[1, 3\]; expected \[texts, 16\]"):
         index.nearest(np.zeros((1, 3), np.float32))
     with pytest.raises(UserError, match="is not an index: it has no index.json; make one"):
         bert_jax.SearchIndex(tmp_path)
+
+
+def test_an_index_that_does_not_say_its_form_has_single_vectors(place, tmp_path):
+    copy = shutil.copytree(place / "index", tmp_path / "index")
+    values = unsealed(json.loads((copy / "index.json").read_text()))
+    del values["form"]
+    (copy / "index.json").write_text(json.dumps(sealed(values)))
+    assert bert_jax.SearchIndex(copy).record == indices.read_index(place / "index")
+    (copy / "index.json").write_text(json.dumps(sealed(values | {"form": "words"})))
+    with pytest.raises(UserError, match="00000.starts.npy cannot be read: No such file"):
+        bert_jax.SearchIndex(copy).nearest(sparse.csr_matrix((1, 16), dtype=np.float32))
+    (copy / "index.json").write_text(json.dumps(sealed(values | {"form": "pairs"})))
+    with pytest.raises(UserError, match="form='pairs' must be one of single, tokens, words"):
+        bert_jax.SearchIndex(copy)
 
 
 def test_an_index_made_by_another_model_is_refused(place, tmp_path):
@@ -237,7 +254,7 @@ class Judge:
 
 
 def test_reranking_sorts_the_best_documents_again(place, index, monkeypatch):
-    monkeypatch.setattr(search, "Reranker", Judge)
+    monkeypatch.setattr(search, "open_reranker", Judge)
     config = SearchConfig(queries="x", bm25=False, rerank="y", rerank_top=7)
     ways = search._ways(index, list(QUERIES.values()), config, 20)
     for query, (_, first), (scores, second) in zip(QUERIES.values(), ways["vectors"], ways["reranked"]):
@@ -249,7 +266,7 @@ def test_a_model_on_pairs_gives_the_probability_of_a_class_or_a_number(monkeypat
     def reranker(head, label=""):
         stored = stored_model(SMALL, head=head)
         monkeypatch.setattr(search, "load", lambda path: loaded(stored))
-        return search.Reranker("model", label)
+        return search.open_reranker("model", label, 32)
 
     classes = HeadConfig(labels=("no", "yes"))
     with pytest.raises(UserError, match="has the classes no, yes, not 1; say which .* --rerank_label"):
@@ -382,10 +399,10 @@ def test_faiss_finds_what_the_exact_search_finds(engine):
     random = np.random.default_rng(0)
     vectors, queries = (random.normal(size=(count, 8)).astype(np.float32) for count in (300, 7))
     blocks = [vectors[:128], vectors[128:256], vectors[256:]]
-    expected = engines.finder(ExactSearch(), blocks)(queries, 9)
-    found = engines.finder(engine, blocks)(queries, 9)
+    expected = engines.finder(ExactSearch(), SingleForm(), blocks)(queries, 9)
+    found = engines.finder(engine, SingleForm(), blocks)(queries, 9)
     np.testing.assert_array_equal(found[1], expected[1])
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
     vectors[5, 5] = np.nan
     with pytest.raises(UserError, match="a vector is not finite: the index is damaged"):
-        engines.finder(engine, [vectors])
+        engines.finder(engine, SingleForm(), [vectors])

@@ -1,4 +1,4 @@
-"""Ways to find documents: exactly on the device, by FAISS, and by the words that they share with the query (BM25).
+"""Ways to find documents: exactly, by FAISS, and by the words that they share with the query (BM25).
 
 Vectors come in blocks, of which one is in memory at a time; FAISS keeps all of them. Whatever finds them, the best
 comes first and, of equal scores, the document that stands first in the corpus.
@@ -16,14 +16,16 @@ import numpy as np
 
 from bert_jax.config.search import Engine, FaissHnsw, FaissIvf
 from bert_jax.errors import UserError, need_extra
+from bert_jax.progress import progress_bar
+from bert_jax.tools.search.vectors import IndexForm, SingleForm, Vectors
 
 EXTRA = "search"
 Found = tuple[np.ndarray, np.ndarray]
 """Scores, float32 [Q, K], and numbers of documents, int64 [Q, K], of Q queries; -1 where there are fewer than K."""
-Find = Callable[[np.ndarray, int], Found]
-"""Finds the vectors with the greatest products with queries, float32 [Q, H]: so many for each."""
-QUERIES = 256
-"""Number of queries that are multiplied with a block at once."""
+Find = Callable[[Vectors, int], Found]
+"""Finds the documents with the greatest products with the vectors of queries: so many for each."""
+MANY_BLOCKS = 16
+"""Number of blocks above which a search shows how far it is."""
 TRAINING_VECTORS = 39
 """Least number of vectors for each cluster that FAISS asks for."""
 
@@ -33,50 +35,60 @@ def lists(found: Found) -> list[Found]:
     return [(scores[numbers >= 0], numbers[numbers >= 0]) for scores, numbers in zip(*found, strict=True)]
 
 
-def need_engine(options: Engine) -> None:
-    """Raise a UserError if the library of a way to search is not installed."""
-    if options.name != "exact":
-        need_extra("faiss", EXTRA, f"--engine={options.name}", "--engine=exact does without it")
+def need_engine(options: Engine, form: IndexForm) -> None:
+    """Raise a UserError if the library of a way to search is not installed, or it is not for vectors of this form."""
+    if options.name == "exact":
+        return
+    if not isinstance(form, SingleForm):
+        raise UserError(
+            f"engine={options.name} is for one vector per text, and the index has {form.noun}; leave it out"
+        )
+    need_extra("faiss", EXTRA, f"--engine={options.name}", "--engine=exact does without it")
 
 
-def finder(options: Engine, blocks: Sequence[np.ndarray]) -> Find:
-    """Return what finds the nearest of the vectors in `blocks`, [N, H] each, as the options say."""
-    need_engine(options)
-    return functools.partial(exact, blocks) if options.name == "exact" else _by_faiss(options, blocks)
+def finder(options: Engine, form: IndexForm, blocks: Sequence[Any]) -> Find:
+    """Return what finds the documents whose vectors are in `blocks`, as the options say."""
+    need_engine(options, form)
+    return functools.partial(exact, form, blocks) if options.name == "exact" else _by_faiss(options, blocks)
 
 
-def exact(blocks: Sequence[np.ndarray], queries: np.ndarray, most: int) -> Found:
-    """Return the vectors with the greatest products of all, as a whole ranking in NumPy would begin.
+def exact(form: IndexForm, blocks: Sequence[Any], queries: Vectors, most: int) -> Found:
+    """Return the documents with the greatest products of all, as a whole ranking in NumPy would begin.
+
+    Args:
+      blocks: as the form has them; the last may be shorter than the others.
 
     Raises:
       UserError: a product is not finite, so the vectors are damaged.
     """
-    rows = max(len(block) for block in blocks)
-    most = min(most, sum(len(block) for block in blocks))
-    width = 1 << (min(len(queries), QUERIES) - 1).bit_length()  # so that another number rarely compiles again
-    parts = [queries[start : start + width] for start in range(0, len(queries), width)]
-    placed = [jnp.asarray(np.pad(part, ((0, width - len(part)), (0, 0))), jnp.float32) for part in parts]
-    best = [(jnp.full((width, most), -jnp.inf), jnp.full((width, most), -1, jnp.int32)) for _ in parts]
-    start = 0
-    for block in blocks:
-        filled = jnp.asarray(np.pad(block, ((0, rows - len(block)), (0, 0))))
-        best = [_merged(part, filled, len(block), start, *found) for part, found in zip(placed, best, strict=True)]
-        start += len(block)
-        jax.block_until_ready(best)  # or the blocks to come would wait in memory
-    scores, numbers = (np.concatenate(list(map(np.asarray, each)))[: len(queries)] for each in zip(*best, strict=True))
+    rows = len(blocks[0])
+    count = (len(blocks) - 1) * rows + len(blocks[-1])
+    most = min(most, count)
+    batches = form.batches(queries)
+    width = batches[0].shape[0]
+    best = [(jnp.full((width, most), -jnp.inf), jnp.full((width, most), -1, jnp.int32)) for _ in batches]
+    with progress_bar("documents compared", count, visible=len(blocks) > MANY_BLOCKS) as moved:
+        for start, block in zip(range(0, count, rows), blocks, strict=True):
+            best = [
+                _merged(form.products(batch, block, rows), len(block), start, *found)
+                for batch, found in zip(batches, best, strict=True)
+            ]
+            jax.block_until_ready(best)  # or the blocks to come would wait in memory
+            moved(start + len(block))
+    asked = form.count(queries)
+    scores, numbers = (np.concatenate(list(map(np.asarray, each)))[:asked] for each in zip(*best, strict=True))
     if not np.isfinite(scores).all():
         raise UserError("a product of a query and a document is not finite: the index is damaged; make it again")
-    return scores, numbers.astype(np.int64)
+    return scores, np.where(scores > form.lowest, numbers, -1).astype(np.int64)
 
 
 @jax.jit
 def _merged(
-    queries: jax.Array, block: jax.Array, rows: int, start: int, scores: jax.Array, numbers: jax.Array
+    products: jax.Array, rows: int, start: int, scores: jax.Array, numbers: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the best of what was found before and of the first `rows` vectors of a block, which begins at `start`."""
-    products = jnp.einsum("qh,nh->qn", queries, block.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
-    products = jnp.where(jnp.arange(block.shape[0]) < rows, products, -jnp.inf)
-    own, places = jax.lax.top_k(products, min(scores.shape[1], block.shape[0]))
+    """Return the best of what was found before and of the first `rows` documents of a block, from `start` on."""
+    products = jnp.where(jnp.arange(products.shape[1]) < rows, products, -jnp.inf)
+    own, places = jax.lax.top_k(products, min(scores.shape[1], products.shape[1]))
     # Of equal scores top_k takes the first, and what was found before stands further ahead in the corpus.
     scores, order = jax.lax.top_k(jnp.concatenate([scores, own], axis=1), scores.shape[1])
     return scores, jnp.take_along_axis(jnp.concatenate([numbers, start + places], axis=1), order, axis=1)

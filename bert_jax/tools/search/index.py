@@ -2,26 +2,25 @@
 
 index.json is written last, with a checksum; until then unfinished.json says what an interrupted indexing goes on with.
 documents.jsonl has the documents in BEIR's form; offsets.npy where each begins there, int64 [N + 1]; ids.npy 64 bits of
-a hash of each id, uint64 [N], by which an id is found. vectors/00000.npy and the following have the vectors [N, H]. All
-are read from the disk as they are needed, and none is a pickle.
+a hash of each id, uint64 [N], by which an id is found. vectors/ has the vectors in blocks, whose forms vectors.py
+describes. All are read from the disk as they are needed, and none is a pickle.
 """
 
 import array
 import contextlib
 import dataclasses
 import hashlib
-import io
 import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
 from etils import epath
 
-from bert_jax.config.options import from_record, to_dict
+from bert_jax.config.options import from_record, option, to_dict
 from bert_jax.config.search import Engine, ExactSearch, IndexConfig
 from bert_jax.errors import UserError
 from bert_jax.files import parse_object, read_object, sealed, unsealed, write_atomically
@@ -31,6 +30,7 @@ from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
 from bert_jax.tools.search import beir, engines
 from bert_jax.tools.search.beir import Document
+from bert_jax.tools.search.vectors import AGAIN, FORMS, IndexForm, Prompt, StoredVectors, Vectors, files_of, mapped
 
 RECORD, UNFINISHED, OWNER = "index.json", "unfinished.json", "owner.json"
 CORPUS = DOCUMENTS, OFFSETS, IDS = "documents.jsonl", "offsets.npy", "ids.npy"
@@ -38,7 +38,6 @@ VECTORS = "vectors"
 VERSION = 1
 BATCHES = 64
 """Number of batches of documents between two movements of the bar."""
-AGAIN = "make the index again with --overwrite"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,7 @@ class IndexRecord:
     fingerprint: str
     """Checksum of the model, its sizes, parameters and tokenizer."""
     pooling: str
-    """Vector of a text; see IndexConfig."""
+    """Vector of a text; see IndexConfig. Of the form single alone, as normalize is."""
     normalize: bool
     """Whether vectors have length 1."""
     max_length: int | None
@@ -60,7 +59,7 @@ class IndexRecord:
     dtype: str
     """Data type of the stored vectors."""
     block: int
-    """Number of vectors in one file."""
+    """Number of documents in one file."""
     corpus: str
     """Place of the corpus."""
     corpus_fingerprint: str
@@ -68,7 +67,9 @@ class IndexRecord:
     count: int
     """Number of documents."""
     width: int
-    """Number of values of a vector; 0 until the first are made."""
+    """Number of values of a vector, or of words; 0 until the first are made."""
+    form: Literal["single", "tokens", "words"] = option("single", before="single")
+    """What stands for a text: one vector, a vector for each of its tokens, or weights of words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,52 +77,14 @@ class Hit:
     """A document that was found."""
 
     score: float
-    """Product of its vector with that of the query: their cosine, if the index is normalized."""
+    """Product of its vector with that of the query, which is their cosine, if the index is normalized; of token vectors
+    MaxSim; of weights of words their product."""
     id: str
     """Its id in the corpus."""
     title: str
     """Its title, or nothing."""
     text: str
     """Its text."""
-
-
-class _Blocks(Sequence[np.ndarray]):
-    """The vectors of an index, read from the disk block by block."""
-
-    def __init__(self, directory: pathlib.Path, record: IndexRecord):
-        self._directory, self._record = directory, record
-
-    def __len__(self) -> int:
-        return -(-self._record.count // self._record.block)
-
-    @overload
-    def __getitem__(self, index: int) -> np.ndarray: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[np.ndarray]: ...
-
-    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(len(self))[index]]
-        number, record = range(len(self))[index], self._record
-        rows = min(record.block, record.count - number * record.block)
-        return _mapped(_block_file(self._directory, number), (rows, record.width), record.dtype)
-
-
-def _block_file(directory: pathlib.Path, number: int) -> pathlib.Path:
-    return directory / VECTORS / f"{number:05d}.npy"
-
-
-def _mapped(file: pathlib.Path, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Return an array of a file without reading it; raise a UserError if it is not of this shape and type."""
-    try:
-        found = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        reason = isinstance(error, OSError) and error.strerror or "it is no array of NumPy, or not the whole of it"
-        raise UserError(f"{file} cannot be read: {reason}; {AGAIN}") from None
-    if found.shape != shape or found.dtype != np.dtype(dtype):
-        raise UserError(f"{file} is {found.dtype}{list(found.shape)}, not {dtype}{list(shape)}; {AGAIN}")
-    return found
 
 
 class SearchIndex:
@@ -135,9 +98,12 @@ class SearchIndex:
     Attributes:
       path (str): the directory.
       record (IndexRecord): what it was made of, and how.
+      form (IndexForm): the form of its vectors.
+      vectors (StoredVectors): these, in blocks.
 
     Raises:
-      UserError: there is no finished index, it is damaged, or the library of the engine is not installed.
+      UserError: there is no finished index, it is damaged, the library of the engine is not installed, or it is not for
+        vectors of this form.
     """
 
     def __init__(
@@ -155,21 +121,24 @@ class SearchIndex:
         self._given, self._model = model, None
         self._engine: Engine = ExactSearch() if engine is None else engine
         self._find: engines.Find | None = None
-        engines.need_engine(self._engine)
-        count = self.record.count
-        self._offsets = _mapped(self._directory / OFFSETS, (count + 1,), "int64")
-        self._ids = _mapped(self._directory / IDS, (count,), "uint64")
+        self.form: IndexForm = FORMS[self.record.form]
+        engines.need_engine(self._engine, self.form)
+        record, count = self.record, self.record.count
+        self._offsets = mapped(self._directory / OFFSETS, (count + 1,), "int64")
+        self._ids = mapped(self._directory / IDS, (count,), "uint64")
         file = self._directory / DOCUMENTS
         if not file.is_file() or file.stat().st_size != self._offsets[-1]:
             raise UserError(f"{file} is gone, or not the file that was written; {AGAIN}")
-        self.vectors: Sequence[np.ndarray] = _Blocks(self._directory, self.record)
+        self.vectors: StoredVectors = StoredVectors(
+            self._directory / VECTORS, self.form, count, record.block, record.width, record.dtype
+        )
 
     def __len__(self) -> int:
         return self.record.count
 
     def __repr__(self) -> str:
         record = self.record
-        return f"SearchIndex of {record.count:,} documents ({record.dtype}[{record.width}] by {record.model})"
+        return f"SearchIndex of {record.count:,} documents ({_described(record)}, by {record.model})"
 
     @property
     def model(self) -> PretrainedModel:
@@ -186,25 +155,25 @@ class SearchIndex:
             self._model = model
         return self._model
 
-    def embed(self, queries: Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """Return the vectors of queries as those of the documents were made, float32 [Q, H].
+    def embed(self, queries: Sequence[str], batch_size: int = 32) -> Vectors:
+        """Return the vectors of queries as those of the documents were made, as `PretrainedModel.embed` gives them.
 
         Before the queries, and before the documents, is the prompt that the model has for these, if any.
         """
         return embedded(self.model, self.record, list(queries), batch_size, "query")
 
-    def nearest(self, vectors: np.ndarray, top: int = 10) -> engines.Found:
-        """Return scores, float32 [Q, K], and numbers of documents, int64 [Q, K], the best first, of vectors [Q, H].
+    def nearest(self, vectors: Vectors, top: int = 10) -> engines.Found:
+        """Return scores, float32 [Q, K], and numbers of documents, int64 [Q, K], the best first, of vectors of queries.
 
-        K is `top` or the number of documents. An engine that is not exact has -1 where it found fewer.
+        K is `top` or the number of documents. The number is -1 where fewer were found: by an engine that is not exact,
+        or because the others share no word with the query.
         """
-        if vectors.ndim != 2 or vectors.shape[1] != self.record.width:
-            raise UserError(f"vectors have the shape {list(vectors.shape)}; expected [queries, {self.record.width}]")
+        self.form.check(vectors, "vectors of queries", self.record.width)
         if not isinstance(top, int | np.integer) or top < 1:
             raise UserError(f"top={top!r} must be a whole number, at least 1")
         if self._find is None:
-            self._find = engines.finder(self._engine, self.vectors)
-        return self._find(np.asarray(vectors, np.float32), top)
+            self._find = engines.finder(self._engine, self.form, self.vectors)
+        return self._find(vectors, top)
 
     @overload
     def search(  # pyright: ignore[reportOverlappingOverload] (a str is a Sequence[str] too)
@@ -248,10 +217,13 @@ class SearchIndex:
         found = {document.id: int(place) for document, place in zip(self.documents(places), places, strict=True)}
         return {name: found[name] for name in wanted.values() if name in found}
 
-    def vectors_of(self, numbers: Sequence[int]) -> np.ndarray:
-        """Return the vectors of documents by their numbers, float32 [N, H]."""
-        block = self.record.block
-        return np.stack([np.asarray(self.vectors[each // block][each % block], np.float32) for each in numbers])
+    def vectors_of(self, numbers: Sequence[int]) -> Vectors:
+        """Return the vectors of documents by their numbers, as `PretrainedModel.embed` gives them."""
+        return self.vectors.of(numbers)
+
+
+def _described(record: IndexRecord) -> str:
+    return f"{FORMS[record.form].noun} [{record.width:,}] in {record.dtype}"
 
 
 def read_index(directory: pathlib.Path) -> IndexRecord:
@@ -287,21 +259,13 @@ def embedded(
     record: IndexRecord,
     texts: list[str],
     batch_size: int,
-    prompt: Literal["query", "document"] = "document",
-) -> np.ndarray:
-    """Return the vectors of texts, float32 [N, H], as an index has them."""
-    pooling: Any = record.pooling
-    vectors = model.embed(
-        texts,
-        pooling=pooling,
-        normalize=record.normalize,
-        max_length=record.max_length,
-        batch_size=batch_size,
-        prompt=prompt,
-        progress=False,
-    )
-    if not np.isfinite(vectors).all():
-        raise UserError(f"{model.path} gives vectors that are not finite, which nothing can be compared with")
+    prompt: Prompt = "document",
+) -> Vectors:
+    """Return the vectors of texts as an index has them, in float32."""
+    form = FORMS[record.form]
+    options = form.options(prompt, record.pooling, record.normalize, record.max_length)
+    vectors = model.embed(texts, **options, prompt=prompt, batch_size=batch_size, progress=False)
+    form.check(vectors, f"the vectors of {model.path}")
     return vectors
 
 
@@ -326,6 +290,8 @@ def run_index(corpus: str, config: IndexConfig) -> SearchIndex:
         documents = _Corpus.written(file, config, output)
         model = load(config.model)
         model.need_tokenizer()
+        form = model.vector_form if config.pooling is None else "single"
+        FORMS[form].check_options(config)
         record = IndexRecord(
             version=VERSION,
             model=model.path,
@@ -339,6 +305,7 @@ def run_index(corpus: str, config: IndexConfig) -> SearchIndex:
             corpus_fingerprint=documents.fingerprint,
             count=documents.count,
             width=0,
+            form=form,
         )
         _begin(output, record, config.overwrite)
         documents.keep(output)
@@ -347,9 +314,7 @@ def run_index(corpus: str, config: IndexConfig) -> SearchIndex:
         (output / UNFINISHED).unlink(missing_ok=True)
     index = SearchIndex(config.output, model=model)
     size = sum(each.stat().st_size for each in output.rglob("*") if each.is_file())
-    print(
-        f"{config.output}: {len(index):,} documents, vectors of {width:,} {config.dtype} values, {size / 1e6:,.1f} MB"
-    )
+    print(f"{config.output}: {len(index):,} documents, {_described(index.record)}, {size / 1e6:,.1f} MB")
     return index
 
 
@@ -414,28 +379,38 @@ def _begin(output: pathlib.Path, record: IndexRecord, overwrite: bool) -> None:
 
 def _write_vectors(output: pathlib.Path, record: IndexRecord, model: PretrainedModel, batch_size: int) -> int:
     """Write the blocks of vectors that are not there yet; return the width of a vector."""
-    (output / VECTORS).mkdir(exist_ok=True)
-    blocks = -(-record.count // record.block)
-    done = next((number for number in range(blocks) if not _block_file(output, number).exists()), blocks)
-    step = batch_size * BATCHES
+    directory, form = output / VECTORS, FORMS[record.form]
+    directory.mkdir(exist_ok=True)
+    blocks = [files_of(directory, form, number) for number in range(-(-record.count // record.block))]
+    done = next((number for number, files in enumerate(blocks) if not files[form.parts[-1]].exists()), len(blocks))
+    offsets = np.load(output / OFFSETS, mmap_mode="r", allow_pickle=False)
     with (
         open(output / DOCUMENTS, "rb") as stream,
         progress_bar("documents", record.count, completed=min(done * record.block, record.count)) as moved,
     ):
-        offsets = np.load(output / OFFSETS, mmap_mode="r", allow_pickle=False)
-        for number in range(done, blocks):
+        for number in range(done, len(blocks)):
             start, end = number * record.block, min((number + 1) * record.block, record.count)
             stream.seek(int(offsets[start]))
-            parts = []
-            for first in range(start, end, step):
-                rows = [json.loads(stream.readline()) for _ in range(first, min(first + step, end))]
-                texts = [Document(row["_id"], row["title"], row["text"]).whole for row in rows]
-                parts.append(embedded(model, record, texts, batch_size).astype(record.dtype))
-                moved(first + len(rows))
-            contents = io.BytesIO()
-            np.save(contents, np.concatenate(parts), allow_pickle=False)
-            write_atomically(_block_file(output, number), contents.getvalue())
-    return np.load(_block_file(output, 0), mmap_mode="r", allow_pickle=False).shape[1]
+            pieces = _pieces(stream, record, model, batch_size, range(start, end), moved)
+            form.write(blocks[number], pieces, record.dtype)
+    return form.width(blocks[0])
+
+
+def _pieces(
+    stream: Any,
+    record: IndexRecord,
+    model: PretrainedModel,
+    batch_size: int,
+    numbers: range,
+    moved: Callable[[int], None],
+) -> Iterator[Vectors]:
+    """Yield the vectors of the documents that a stream has next, some batches of them at a time."""
+    step = batch_size * BATCHES
+    for first in numbers[::step]:
+        rows = [json.loads(stream.readline()) for _ in range(first, min(first + step, numbers.stop))]
+        texts = [Document(row["_id"], row["title"], row["text"]).whole for row in rows]
+        yield embedded(model, record, texts, batch_size)
+        moved(first + len(rows))
 
 
 def _hashed(name: str) -> int:

@@ -1,9 +1,10 @@
 """Rankings and what they are measured by: nDCG, MRR, MAP, recall and precision by the definitions of trec_eval.
 
 A ranking is ordered by score, and documents of equal score by their ids from the last to the first, as trec_eval does
-whatever order a file has. A document without a judgement is not relevant, one with a score of 1 or more is. Gains are
-the scores themselves (nDCG of Järvelin and Kekäläinen 2002 with linear gains). What was found for queries without
-judgements is left out; a judged query for which nothing was found counts 0.
+whatever order a file has; the metrics of training (`tasks.vectors.ranks`) give a positive the last place among equal
+ones. A document without a judgement is not relevant, one with a score of 1 or more is. Gains are the scores themselves
+(nDCG of Järvelin and Kekäläinen 2002 with linear gains). What was found for queries without judgements is left out; a
+judged query for which nothing was found counts 0.
 """
 
 import math

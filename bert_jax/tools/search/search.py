@@ -1,12 +1,14 @@
 """`bert-jax search` and `bert-jax mine`: answers to queries, ways to search compared, and negatives for training.
 
-The ways are BM25, vectors, the hybrid of both and, with a model fine-tuned on pairs, its order of the best documents.
+The ways are BM25, vectors, the hybrid of both and, with a model that compares a query with documents again, its order
+of the best of them.
 """
 
 import dataclasses
 import json
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from rich.console import Console
@@ -23,6 +25,7 @@ from bert_jax.progress import track
 from bert_jax.tools.search import beir, engines, ranking
 from bert_jax.tools.search.beir import Judgements
 from bert_jax.tools.search.index import Hit, SearchIndex
+from bert_jax.tools.search.vectors import Prompt, TokenForm
 
 SHOWN = 100
 """Characters of a document that a table shows."""
@@ -42,25 +45,66 @@ class SearchResults:
     """Scores of what was found by way to search, query and document."""
 
 
-class Reranker:
-    """A model that was fine-tuned on pairs, as what says how well a document answers a query.
+class Reranker(Protocol):
+    """What says how well a document answers a query."""
+
+    def scores(self, query: str, documents: Sequence[str]) -> np.ndarray:
+        """Return how well each document answers a query, [K]; a higher score is better."""
+        ...
+
+
+def open_reranker(path: str, label: str, batch_size: int) -> Reranker:
+    """Return a model as what sorts documents again; see SearchConfig.rerank.
+
+    Raises:
+      UserError: it is of no kind that can, or has no such class.
+    """
+    model = load(path)
+    kind = TokenReranker if model.vector_form == TokenForm.name else PairReranker
+    return kind(model, path, label, batch_size)
+
+
+class TokenReranker:
+    """A model with a vector for each token, which compares those of query and document (MaxSim).
 
     Args:
-      path: the model.
-      label: its class for a document that does; see SearchConfig.
+      model: the model, and path: its place.
+      label: a class, which it has none of.
+    """
+
+    def __init__(self, model: PretrainedModel, path: str, label: str, batch_size: int):
+        if label:
+            raise UserError(f"rerank_label={label}: {path} compares tokens and has no classes; leave it out")
+        self.model, self._form, self._batch_size = model, TokenForm(), batch_size
+
+    def scores(self, query: str, documents: Sequence[str]) -> np.ndarray:
+        """Return MaxSim of a query and each document, float32 [K]."""
+        return self._form.scores(self._vectors([query], "query"), self._vectors(list(documents), "document"))
+
+    def _vectors(self, texts: list[str], prompt: Prompt) -> Any:
+        vectors = self.model.embed(texts, prompt=prompt, batch_size=self._batch_size, progress=False)
+        self._form.check(vectors, f"the vectors of {self.model.path}")
+        return vectors
+
+
+class PairReranker:
+    """A model that was fine-tuned on pairs of texts, and reads query and document together.
+
+    Args:
+      model: the model, and path: its place.
+      label: its class for a document that answers the query; see SearchConfig.
 
     Raises:
       UserError: it has no head for pairs, or no such class.
     """
 
-    def __init__(self, path: str, label: str = "", batch_size: int = 32):
-        self.model: PretrainedModel = load(path)
-        self._batch_size, head = batch_size, self.model.head
+    def __init__(self, model: PretrainedModel, path: str, label: str, batch_size: int):
+        self.model, self._batch_size, head = model, batch_size, model.head
         if head is None or head.kind not in ("classification", "regression"):
             kind = "no head" if head is None else f"a head for {head.kind}"
             raise UserError(
                 f"--rerank={path} has {kind}; give a model that was fine-tuned on pairs of texts with a class or a "
-                "number"
+                "number, or one with a vector for each token"
             )
         if head.kind == "regression" and label:
             raise UserError(f"rerank_label={label}: {path} gives a number and has no classes; leave it out")
@@ -71,7 +115,7 @@ class Reranker:
                 "document that answers the query with --rerank_label"
             )
 
-    def scores(self, query: str, documents: Iterable[str]) -> np.ndarray:
+    def scores(self, query: str, documents: Sequence[str]) -> np.ndarray:
         """Return how well each document answers a query, float64 [K]: a probability, or the number of a regression."""
         answers = self.model.predict(
             [(query, document) for document in documents], batch_size=self._batch_size, progress=False
@@ -134,7 +178,7 @@ def uses_words(config: SearchConfig) -> bool:
 
 def _ways(index: SearchIndex, queries: Sequence[str], config: SearchConfig, depth: int) -> dict[str, Lists]:
     """Return what each way to search finds for the queries, by the name of the way."""
-    reranker = Reranker(config.rerank, config.rerank_label, config.batch_size) if config.rerank else None
+    reranker = open_reranker(config.rerank, config.rerank_label, config.batch_size) if config.rerank else None
     ways: dict[str, Lists] = {}
     uses_vectors = bool(config.queries) or config.show != "bm25"
     vectors = index.embed(queries, config.batch_size) if uses_vectors else None  # refuses another model at once
@@ -157,7 +201,7 @@ def hybrid(found: Iterable[engines.Found], most: int) -> engines.Found:
 
 
 def _reranked(index: SearchIndex, reranker: Reranker, queries: Sequence[str], found: Lists, most: int) -> Lists:
-    """Return the best documents of each query in the order of a model that reads them with it."""
+    """Return the best documents of each query in the order of a model that compares them with it."""
     sorted_again: Lists = []
     for query, (_, numbers) in track(zip(queries, found, strict=True), "queries read again", len(queries)):
         chosen = numbers[:most]
@@ -305,7 +349,7 @@ def mined(
     depth = config.last_rank + max(len(positives[query]) for query in asked)
     vectors = index.embed([queries[query] for query in asked], config.batch_size)
     found = engines.lists(index.nearest(vectors, depth))
-    for query, vector, (scores, near) in zip(asked, vectors, found, strict=True):
+    for place, (query, (scores, near)) in enumerate(zip(asked, found, strict=True)):
         own = [numbers[name] for name in positives[query]]
         texts = [each.whole for each in index.documents(own)]
         other = ~np.isin(near, own)
@@ -314,7 +358,8 @@ def mined(
             (score, each.whole)
             for score, each in zip(scores[other][ranks].tolist(), index.documents(near[other][ranks]), strict=True)
         ]
-        for text, score in zip(texts, (index.vectors_of(own) @ vector).tolist(), strict=True):
+        own_scores = index.form.scores(vectors[place : place + 1], index.vectors_of(own))
+        for text, score in zip(texts, own_scores.tolist(), strict=True):
             negatives = [each for below, each in candidates if below <= score - config.margin and each not in texts]
             if len(negatives) >= config.negatives:
                 chosen = enumerate(negatives[: config.negatives], 1)
