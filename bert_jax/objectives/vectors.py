@@ -230,28 +230,37 @@ class VectorObjective:
         return {TERM.name: jnp.float32(1) if of_batch else jnp.sum(batch["weights"])}
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
-        rows = {name: batch[name] for name in ROWS if name in batch}
-        vectors = self._vectors(params, rows, dropout_key)
-        vectors = vectors.reshape(-1, vectors.shape[-1])
-        if free_axes():  # each device compares all: they are few next to what they were made from
-            vectors = jax.lax.with_sharding_constraint(vectors, P())
-        vectors = vectors[batch["places"]]
+        vectors = of_rows(self.model, params, batch, dropout_key, self.micro_batches)
+        vectors = compared(vectors.reshape(-1, vectors.shape[-1]))[batch["places"]]
         return {TERM.name: nested_sums(vectors, batch, self.options)}
 
-    def _vectors(self, params: Any, rows: Batch, dropout_key: jax.Array | None) -> jax.Array:
-        """Return the vectors of all rows, [R, H] or [R, T, H]."""
-        parts, count = self.micro_batches, len(rows["input_ids"])
-        if parts == 1:
-            return self.model.apply(params, rows, dropout_key)
 
-        def part(rows: Batch, numbers: jax.Array) -> jax.Array:
-            with numbered_rows(numbers):
-                return self.model.apply(params, rows, dropout_key)
+def compared(found: jax.Array) -> jax.Array:
+    """Return what the sequences of a batch have given, [N, …], on each device, which compares all of it.
 
-        once_more: Callable[..., jax.Array] = jax.checkpoint(part, prevent_cse=False)  # a scan needs no protection
-        split = {name: _split(values, parts) for name, values in rows.items()}
-        found = jax.lax.map(lambda each: once_more(*each), (split, _split(jnp.arange(count), parts)))
-        return jnp.swapaxes(found, 0, 1).reshape(count, *found.shape[2:])
+    It is little next to what it was made from.
+    """
+    return jax.lax.with_sharding_constraint(found, P()) if free_axes() else found
+
+
+def of_rows(model: BertForTask, params: Any, batch: Batch, dropout_key: jax.Array | None, parts: int) -> jax.Array:
+    """Return what a model gives for all rows of a batch, [R, …] or [R, T, …], computed in so many parts.
+
+    Each keeps nothing for the backward pass but is computed again there.
+    """
+    rows = {name: batch[name] for name in ROWS if name in batch}
+    count = len(rows["input_ids"])
+    if parts == 1:
+        return model.apply(params, rows, dropout_key)
+
+    def part(rows: Batch, numbers: jax.Array) -> jax.Array:
+        with numbered_rows(numbers):
+            return model.apply(params, rows, dropout_key)
+
+    once_more: Callable[..., jax.Array] = jax.checkpoint(part, prevent_cse=False)  # a scan needs no protection
+    split = {name: _split(values, parts) for name, values in rows.items()}
+    found = jax.lax.map(lambda each: once_more(*each), (split, _split(jnp.arange(count), parts)))
+    return jnp.swapaxes(found, 0, 1).reshape(count, *found.shape[2:])
 
 
 def _split(x: jax.Array, parts: int) -> jax.Array:

@@ -16,7 +16,8 @@ import bert_jax
 from bert_jax.config import HeadConfig
 from bert_jax.config.search import ExactSearch, FaissFlat, FaissHnsw, FaissIvf, IndexConfig, MineConfig, SearchConfig
 from bert_jax.errors import UserError
-from bert_jax.tools.search import engines, ranking, search
+from bert_jax.tasks import ranking
+from bert_jax.tools.search import engines, search
 from bert_jax.tools.search import index as indices
 from bert_jax.tools.search.beir import Document
 

@@ -20,7 +20,8 @@ from bert_jax.files import near_path, write_atomically
 from bert_jax.formats.opening import need_model
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import track
-from bert_jax.tools.search import beir, engines, ranking
+from bert_jax.tasks import ranking
+from bert_jax.tools.search import beir, engines
 from bert_jax.tools.search.beir import Judgements
 from bert_jax.tools.search.index import Hit, SearchIndex
 
