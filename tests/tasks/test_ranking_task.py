@@ -161,12 +161,12 @@ def test_dev_is_measured_by_the_order_of_the_documents_of_each_query(tmp_path):
 
 
 def answers(count: int, seed: int) -> str:
-    """Lines of queries about an animal, with two to four sentences, of which the first is about it."""
+    """Lines of queries about an animal, with two to four sentences, of which the first says where it is."""
     random, lines = np.random.default_rng(seed), []
     subjects = ["cat", "dog", "bird", "tree", "house"]
     for _ in range(count):
         asked, *others = random.permutation(subjects)[: random.integers(2, 5)].tolist()
-        row = {"query": f"where is the {asked}", "positive": f"the {asked} ran"}
+        row = {"query": f"where is the {asked}", "positive": f"the {asked} sat on the mat"}
         lines.append(json.dumps(row | {f"negative_{n}": f"the {each} ran" for n, each in enumerate(others)}))
     return "\n".join([max(lines, key=len), *lines]) + "\n"  # the first has every column
 
@@ -210,7 +210,9 @@ def test_a_run_leaves_a_model_that_ranks(trained):
         PredictConfig(input=str(place / "dev.jsonl"), split="dev", output=str(place / "out.tsv")),
     )
     assert said == pytest.approx(results["metrics"])
-    assert (place / "out.tsv").read_text() == (place / "work/predictions/dev/predictions_dev.tsv").read_text()
+    written = [place / "out.tsv", place / "work/predictions/dev/predictions_dev.tsv"]
+    (theirs, ours) = ([line.split("\t") for line in file.read_text().splitlines()[1:]] for file in written)
+    np.testing.assert_allclose(np.array(theirs, np.float64), np.array(ours, np.float64), rtol=1e-5)
     with pytest.raises(UserError, match="is a single text, but .* was fine-tuned on pairs"):
         model.predict(["where is the cat"])
 
