@@ -23,6 +23,7 @@ class _Loss:
     chosen_by: ClassVar[Mapping[str, str]]
     """The option that chooses it, and its value."""
     learns: ClassVar[Learns] = "order"
+    """What it learns of the documents of a query."""
     answers: ClassVar[Activation] = "identity"
     """What the trained model makes of its score to answer."""
 
