@@ -40,6 +40,8 @@ from bert_jax.config.tasks import (
     SHARE_ROWS,
     TASKS,
     ChoiceOptions,
+    RankingDataConfig,
+    RankingOptions,
     SentenceOptions,
     SequenceOptions,
     TaggingDataConfig,
@@ -96,7 +98,7 @@ class FinetuneConfig:
     random_weights: bool = trained(False)
     """Whether to take only the shape and the vocabulary from init_from, and start from random parameters. The
     comparison with a run without this option shows what pre-training contributes."""
-    data: TaskDataConfig | TextDataConfig | TaggingDataConfig | VectorDataConfig = kinds(
+    data: TaskDataConfig | TextDataConfig | TaggingDataConfig | VectorDataConfig | RankingDataConfig = kinds(
         TaskDataConfig(), by="task", resume="free"
     )
     """Source of the examples of the task."""
@@ -114,7 +116,7 @@ class FinetuneConfig:
     epochs: int = trained(3, resume="free")
     """Number of passes over the training examples."""
     batch_size: int = trained(32, resume="free")
-    """Sequences per step."""
+    """Sequences per step; for ranking, queries with all their documents."""
     micro_batches: int = trained(1, resume="free")
     """Number of parts into which a batch is divided (gradient accumulation), to save memory. The losses are those of
     the whole batch. Every batch size must be a multiple of it."""
@@ -199,7 +201,7 @@ class FinetuneConfig:
     packing: PackingChoice = option("auto", resume="free", of=("task", *SHARE_ROWS))
     """Whether the sequences of a batch share rows, so that little is computed on padding. The sequences of a batch and
     the weight of each stay the same; dropout falls on different elements. auto: where it saves at least a tenth of the
-    positions, in tasks on sentences and for vectors."""
+    positions, in tasks on sentences, for vectors and for ranking."""
     bucket_window: int | None = trained(None)
     """Number of batches of the shuffled order that are sorted by length together, to reduce padding. 1: plain shuffled
     order. If the lengths of the classes differ, a wide window makes batches of few classes, which hurts on small data
@@ -270,6 +272,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         for task in ("cb", "copa", "superglue_rte", "wic", "wsc")
     },
     "vectors": {"epochs": 1, "batch_size": 64, "learning_rate": 5e-5},
+    "ranking": {"epochs": 1, "batch_size": 16, "learning_rate": 2e-5},
     **{
         task: {"epochs": 4, "batch_size": 16, "learning_rate": 3e-5} for task in ("cola", "mrpc", "stsb", "rte", "wnli")
     },
@@ -305,6 +308,11 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     _check_head(config)
     if isinstance(config.options, VectorOptions):
         _check_vectors(config, config.options)
+    if isinstance(config.options, RankingOptions) and config.distillation.teacher:
+        raise UserError(
+            f"distillation.teacher={config.distillation.teacher} teaches the scores of single examples; for ranking, "
+            "write the scores of a teacher next to the documents, and give --options.loss.name=margin_mse"
+        )
     check_effects(config)
     config.distillation.check(config.crf)
     if isinstance(config.options, SentenceOptions):

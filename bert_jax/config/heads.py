@@ -27,6 +27,8 @@ Pooling = Literal[TokenPooling, "pooler"]
 TextState = Literal["first", "last", "ends", "mean"]
 """What poolers and classifiers read of a text: the state of its first or last token, the last state in each direction,
 which are at its two ends, or the mean of its words."""
+Activation = Literal["identity", "sigmoid"]
+"""What becomes of the only score of a head; see `HeadConfig.activation`."""
 HeadWindows = Literal["", "mean", "max"]
 """Pooling of the scores of several windows of a text; see `SentenceOptions.windows`."""
 
@@ -62,6 +64,9 @@ class HeadConfig:
     windows: HeadWindows = option("", before="")
     """Pooling of the scores of the windows of a text, for classification and regression: mean, or max of each score.
     Empty: a text is one sequence."""
+    activation: Activation = option("identity", before="identity")
+    """What makes the answer of a score, for regression: sigmoid, so that it is between 0 and 1, or identity, nothing.
+    It changes no order."""
 
     @property
     def outputs(self) -> int:

@@ -163,7 +163,7 @@ class SearchConfig:
     """Model that sorts the best documents again: one that was fine-tuned on pairs with a class or a number, and reads
     each together with the query, or one with a vector for each token (MaxSim). By default there is none."""
     rerank_top: int = option(100, of=("rerank",))
-    """Number of documents per query that it reads."""
+    """Number of documents per query that it reads. The others follow in the order that they had."""
     rerank_label: str = option("", of=("rerank",))
     """Its class for a document that answers the query. By default the class called 1, or the number of a regression."""
     engine: ExactSearch | FaissFlat | FaissHnsw | FaissIvf = kinds(ExactSearch())

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self, get_args
 
 from bert_jax.config.heads import EmbeddingConfig, HeadWindows, SingleVector, TextVectors, TokenPooling, WordVector
 from bert_jax.config.options import kinds, option
+from bert_jax.config.ranking import BinaryLoss, RankingLoss
 from bert_jax.config.vectors import InfoNce, InheritedForm, SparsityConfig, VectorLoss, check_matryoshka
 from bert_jax.errors import UserError, need_positive
 
@@ -209,12 +210,34 @@ class VectorOptions(SequenceOptions):
             )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankingOptions(SequenceOptions):
+    """Conversion of queries and their documents to a sequence for each document, and what their scores learn."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("ranking",)
+    max_length: int = 256
+    """Tokens of a query and a document, [CLS] and [SEP] included. Longer pairs are cut, the longer text first."""
+    loss: RankingLoss = kinds(BinaryLoss(), nested=True)
+    """What the scores learn."""
+
+    def check(self) -> None:
+        self.loss.check()
+        super().check()
+
+
 TaskOptions = (
-    SentenceOptions | DiagnosticOptions | SquadOptions | Squad2Options | ChoiceOptions | TaggingOptions | VectorOptions
+    SentenceOptions
+    | DiagnosticOptions
+    | SquadOptions
+    | Squad2Options
+    | ChoiceOptions
+    | TaggingOptions
+    | VectorOptions
+    | RankingOptions
 )
 """Conversion of the examples of a task to sequences, and of logits to answers: one of these, by the task."""
 TASKS: tuple[str, ...] = tuple(task for kind in get_args(TaskOptions) for task in kind.chosen_for)
-SHARE_ROWS = (*SentenceOptions.chosen_for, *VectorOptions.chosen_for)
+SHARE_ROWS = (*SentenceOptions.chosen_for, *VectorOptions.chosen_for, *RankingOptions.chosen_for)
 """The tasks whose sequences may share rows."""
 
 
@@ -393,3 +416,24 @@ class VectorDataConfig(TaskDataConfig):
                     "examples are taken, from 1 to 1000: a.tsv,b.tsv*3"
                 )
         super().check(instead)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankingDataConfig(TaskDataConfig):
+    """Source of the examples of the task ranking, and their columns."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("ranking",)
+    query_column: str = ""
+    """Column of the query. By default query, anchor, question or sentence1."""
+    document_column: str = ""
+    """Column of a document, of a list of documents, or of the one that answers the query where others do not. By
+    default documents, document, positive, passage, answer or sentence2."""
+    negative_columns: str = ""
+    """Columns of documents that do not answer the query, separated by commas. By default all whose names begin with
+    negative."""
+    label_column: str = ""
+    """Column of the grade of a document, or of the list of grades, or scores of a teacher, of all documents of a row.
+    By default labels, label, grade, score or scores."""
+    group_column: str = ""
+    """Column of what the rows of one query have in common, where each row has one document. By default query_id,
+    query-id or qid if there is such a column, else the query itself."""

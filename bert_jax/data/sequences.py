@@ -15,6 +15,7 @@ few times and not once per length.
 
 import collections
 import dataclasses
+import functools
 import heapq
 import string
 from collections.abc import Iterator, Sequence
@@ -101,6 +102,16 @@ class Features:
     def __len__(self) -> int:
         return len(self.input_ids)
 
+    @property
+    def in_epoch(self) -> int:
+        """Number of what is divided into the batches of an epoch, which are the sequences unless some stay together."""
+        return len(self)
+
+    @property
+    def compared(self) -> int:
+        """Most sequences of an example, all of which a batch has in rows of their own."""
+        return 1
+
     def part(self, numbers: np.ndarray) -> "Features":
         """Return the sequences `numbers`, integers [n], without labels, each as an example of its own."""
         return Features(
@@ -129,6 +140,10 @@ class TextFeatures(Features):
     """Whether examples with an equal anchor or positive are kept in different batches of training."""
     form: TextVectors = dataclasses.field(default=SingleVector(), kw_only=True)
     """Form of the vectors, by which they are compared."""
+
+    @property
+    def compared(self) -> int:
+        return self.numbers.shape[1]
 
     def texts(self) -> Features:
         """Return the E · K texts as sequences of their own, those of an example one after the other."""
@@ -179,6 +194,28 @@ def compared_tokens(vectors: np.ndarray, marks: Sequence[np.ndarray]) -> list[np
     return [own[: len(each)][each >= COMPARED] for own, each in zip(vectors, marks, strict=False)]
 
 
+@dataclasses.dataclass(frozen=True)
+class GroupedFeatures(Features):
+    """Sequences of which those of a group stay in one batch, because their scores are compared.
+
+    The groups are the examples; the sequences of one are next to each other, in the order of the groups. Labels are
+    float32 [E].
+    """
+
+    @functools.cached_property
+    def starts(self) -> np.ndarray:
+        """int64 [G + 1]: the first sequence of each group, and at last their number."""
+        return np.append(0, np.cumsum(np.bincount(self.example)))
+
+    @property
+    def in_epoch(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def compared(self) -> int:
+        return int(np.diff(self.starts).max())
+
+
 Batch = dict[str, np.ndarray]
 """input_ids, token_type_ids, attention_mask int32 [B, L] (choice, windows: [B, K, L]) · weights float32 [B] · labels
 [B], [B, 2], [B, C] or [B, L]."""
@@ -226,7 +263,7 @@ class TrainingBatches:
 
     @property
     def steps_per_epoch(self) -> int:
-        return steps_per_epoch(len(self.features), self.batch_size)
+        return steps_per_epoch(self.features.in_epoch, self.batch_size)
 
     def indices(self, step: int) -> np.ndarray:
         """Return int64 [at most batch_size]: the sequences of the batch of the step from `step` to `step` + 1."""
@@ -236,7 +273,11 @@ class TrainingBatches:
         return self._epoch[1][number]
 
     def batch(self, step: int) -> Batch:
-        return padded(self.features, self.indices(step), self.rows)
+        return padded(self.features, self.indices(step), self.rows_of(step))
+
+    def rows_of(self, step: int) -> int:
+        """Return the number of rows of the batch of that step."""
+        return self.rows
 
     def notes(self) -> list[str]:
         """Return what people should know of the order of the examples, in the first epoch."""
@@ -244,8 +285,10 @@ class TrainingBatches:
 
     def positions(self) -> int:
         """Return the number of positions that the first TRIED batches have."""
-        longest = [int(self.lengths[self.indices(step)].max()) for step in range(min(TRIED, self.steps_per_epoch))]
-        return self.rows * sum(_rung(length, self.features.max_length) for length in longest)
+        return sum(
+            self.rows_of(step) * _rung(int(self.lengths[self.indices(step)].max()), self.features.max_length)
+            for step in range(min(TRIED, self.steps_per_epoch))
+        )
 
     def text_lengths(self, step: int) -> np.ndarray:
         """Return int64 [T]: the tokens of each text in that batch; for choice, of every candidate."""
@@ -475,12 +518,90 @@ class SharedTextBatches(_BatchesOfTexts, SharedRowBatches):
     """The same in shared rows."""
 
     def _places(self, step: int, shape: tuple[int, ...]) -> np.ndarray:
-        row, _ = self._shared(step, self.length)
-        order = np.argsort(row, kind="stable")
-        begins = np.searchsorted(row[order], np.arange(row.max() + 1))
-        slot = np.zeros_like(row)
-        slot[order] = np.arange(len(row)) - begins[row[order]]
-        return row * shape[1] + slot
+        return places_in_rows(self._shared(step, self.length)[0], shape[1])
+
+
+def places_in_rows(row: np.ndarray, slots: int) -> np.ndarray:
+    """Return int64 [n]: the place of each sequence of a batch among the R · `slots` of all rows, from its row."""
+    order = np.argsort(row, kind="stable")
+    begins = np.searchsorted(row[order], np.arange(row.max() + 1))
+    slot = np.zeros_like(row)
+    slot[order] = np.arange(len(row)) - begins[row[order]]
+    return row * slots + slot
+
+
+class _BatchesOfGroups(TrainingBatches):
+    """Batches of whole groups of up to K sequences, each of which is a sequence for the class after this one.
+
+    `batch(step)` has the rows of that class without weights and labels, and for B groups: places int32 [B, K], the
+    number of each sequence among those of all rows (among R · T of shared rows), labels float32 [B, K], members float32
+    [B, K], 1 for a sequence and 0 for what only fills a group, and weights float32 [B].
+    """
+
+    def __init__(self, features: GroupedFeatures, batch_size: int, *others: Any, **options: Any):
+        self._groups, self._groups_per_batch = features, batch_size
+        sizes = np.diff(features.starts)
+        self._most = int(sizes.max())
+        self._group_lengths = np.maximum.reduceat(sequence_lengths(features), features.starts[:-1])
+        self._of_epoch: tuple[int, list[np.ndarray]] = -1, []
+        super().__init__(features, batch_size * self._most, *others, **options)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return steps_per_epoch(self._groups.in_epoch, self._groups_per_batch)
+
+    def groups(self, step: int) -> np.ndarray:
+        """Return int64 [at most batch_size]: the groups of the batch of that step."""
+        epoch, number = divmod(step, self.steps_per_epoch)
+        if self._of_epoch[0] != epoch:
+            found = epoch_batches(self._group_lengths, self._groups_per_batch, self.window, self.seed, epoch)
+            self._of_epoch = epoch, found
+        return self._of_epoch[1][number]
+
+    def indices(self, step: int) -> np.ndarray:
+        starts = self._groups.starts
+        return np.concatenate([np.arange(starts[group], starts[group + 1]) for group in self.groups(step)])
+
+    def batch(self, step: int) -> Batch:
+        groups, batch, indices = self.groups(step), super().batch(step), self.indices(step)
+        of_sequence = self._places(step, batch.pop("weights").shape)
+        rows = round_up(self._groups_per_batch, self._multiple)
+        sizes = np.diff(self._groups.starts)[groups]
+        members = np.zeros((rows, self._most), np.float32)
+        members[: len(groups)] = np.arange(self._most) < sizes[:, None]
+        places, labels = np.zeros((rows, self._most), np.int32), np.zeros((rows, self._most), np.float32)
+        places[members > 0] = of_sequence
+        assert isinstance(self._groups.labels, np.ndarray)
+        labels[members > 0] = self._groups.labels[indices]
+        weights = (np.arange(rows) < len(groups)).astype(np.float32)
+        return batch | {"places": places, "labels": labels, "members": members, "weights": weights}
+
+    def _places(self, step: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Return int64 [n]: the places of the sequences of a batch, in an array of this shape with one for each."""
+        return np.arange(len(self.indices(step)))
+
+
+class GroupBatches(_BatchesOfGroups):
+    """The same with every sequence in a row of its own; groups of different sizes give batches of a few sizes."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        sizes = [self._needed(step) for step in range(min(TRIED, self.steps_per_epoch))]
+        self._row_counts: tuple[int, ...] = fewest_sizes(sizes, SPARED)
+
+    def _needed(self, step: int) -> int:
+        return round_up(len(self.indices(step)), self._multiple)
+
+    def rows_of(self, step: int) -> int:
+        needed = self._needed(step)
+        return next((count for count in self._row_counts if count >= needed), needed)
+
+
+class SharedGroupBatches(_BatchesOfGroups, SharedRowBatches):
+    """The same in shared rows."""
+
+    def _places(self, step: int, shape: tuple[int, ...]) -> np.ndarray:
+        return places_in_rows(self._shared(step, self.length)[0], shape[1])
 
 
 def kept_apart(batches: list[np.ndarray], numbers: np.ndarray) -> tuple[list[np.ndarray], int]:

@@ -41,7 +41,7 @@ from bert_jax.config.finetuning import (
 )
 from bert_jax.config.heads import TokenVectors, WordVector
 from bert_jax.config.options import differing_options, dotted_names, from_dict, from_record, to_dict
-from bert_jax.config.tasks import DiagnosticOptions, SequenceOptions, TextDataConfig, VectorOptions
+from bert_jax.config.tasks import DiagnosticOptions, RankingOptions, SequenceOptions, TextDataConfig, VectorOptions
 from bert_jax.data.sequences import most_sequences
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, commit, ending_together, from_first, versions
@@ -471,7 +471,15 @@ def _finetune(
     teacher = open_task_teacher(taught_by, config, data.head, mesh)
     loss = task_loss(config.loss, data.head, data.train.features)
     programs = make_programs(
-        config, stored.model, data.head, mesh, teacher=teacher, unread=stored.unread, loss=loss, stored=stored
+        config,
+        stored.model,
+        data.head,
+        mesh,
+        teacher=teacher,
+        unread=stored.unread,
+        loss=loss,
+        stored=stored,
+        sequences=data.train.features.compared,
     )
     config = with_packing(config, data.train.features, programs, begun)
 
@@ -713,6 +721,8 @@ def _announce(tuning: Tuning, note: str) -> None:
 def _learned(config: FinetuneConfig, head: HeadConfig) -> str:
     """Return in words what a task without labels learns."""
     options = config.options
+    if isinstance(options, RankingOptions):
+        return f"rankings by {options.loss.name}"
     return f"vectors by {options.loss.name}" if isinstance(options, VectorOptions) else f"a {head.kind} head"
 
 

@@ -13,7 +13,7 @@ from bert_jax.config import HeadConfig, ScheduleConfig
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.options import INT32
 from bert_jax.config.pretraining import traced_steps
-from bert_jax.data.sequences import Features, steps_per_epoch
+from bert_jax.data.sequences import Features, GroupedFeatures, steps_per_epoch
 from bert_jax.errors import UserError
 from bert_jax.objectives.tasks import PLAIN, TaskLoss
 from bert_jax.tasks.sentences import matthews
@@ -76,9 +76,10 @@ def prior_loss(head: HeadConfig, features: Features, loss: TaskLoss = PLAIN) -> 
     """Return the loss of the best answer that ignores the input: entropy in nats of the labels, variance if numbers.
 
     None for spans and tags, where knowing the length or the most frequent tag already helps a lot, for vectors, which
-    have no labels, and for the focal loss, which has no closed form of it.
+    have no labels, for rankings, whose losses are others, and for the focal loss, which has no closed form of it.
     """
-    if head.kind in ("span", "tagging", "vectors") or loss.focal_gamma:
+    others = isinstance(features, GroupedFeatures) or loss.focal_gamma
+    if head.kind in ("span", "tagging", "vectors") or others:
         return None
     if head.kind == "multilabel":
         return _binary_prior(np.asarray(features.labels, np.float64), features.weights, loss)

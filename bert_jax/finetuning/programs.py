@@ -20,7 +20,7 @@ from bert_jax.config import ComputeConfig, EncoderConfig, HeadConfig
 from bert_jax.config.finetuning import FinetuneConfig, PredictConfig
 from bert_jax.config.heads import SingleVector, TokenVectors
 from bert_jax.config.objective import BALANCED, TaskLossConfig
-from bert_jax.config.tasks import VectorOptions
+from bert_jax.config.tasks import RankingOptions, VectorOptions
 from bert_jax.data.sequences import Features, TextFeatures, compared_tokens, evaluation_batches, padded, round_up
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import step_options
@@ -37,6 +37,7 @@ from bert_jax.models.protocol import Model, Params
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import TaughtTaskObjective, Teacher
 from bert_jax.objectives.objective import Objective, ReparametrizedObjective
+from bert_jax.objectives.ranking import RankingObjective
 from bert_jax.objectives.tasks import PLAIN, TaskLoss, TaskObjective, predictions
 from bert_jax.objectives.vectors import VectorObjective
 from bert_jax.parameters import Parameter, ParameterTable, entries, total_size
@@ -115,12 +116,14 @@ def make_programs(
     unread: tuple[int, ...] = (),
     loss: TaskLoss = PLAIN,
     stored: StoredModel | None = None,
+    sequences: int = 1,
 ) -> Programs:
     """Return the model with the dropout of `config`, and the functions that are compiled for it.
 
     Args:
       unread: as `StoredModel.unread`.
       loss: what `task_loss` returns.
+      sequences: most of an example, which are compared.
       stored: the model to start from, whose encoder is read if it is adapted; None: nothing is going to be computed.
 
     Raises:
@@ -130,8 +133,9 @@ def make_programs(
         rates = {name for name in ("hidden_dropout", "attention_dropout", "recurrent_dropout") if hasattr(model, name)}
         model = dataclasses.replace(model, **dict.fromkeys(rates, config.dropout))
     check_layers(config, model)
-    task_model = BertForTask(model, head, _resolved(config, model, head, mesh), unread=unread)
-    if vectors := isinstance(config.options, VectorOptions):
+    task_model = BertForTask(model, head, _resolved(config, model, head, mesh, sequences), unread=unread)
+    compared = isinstance(config.options, VectorOptions | RankingOptions)
+    if isinstance(config.options, VectorOptions):
         task_model = dataclasses.replace(task_model, embedding=config.options.embedding)
     adapters = Adapters(task_model, config.lora) if config.lora.rank else None
     learner = task_model if adapters is None else cast(Model, adapters)
@@ -151,7 +155,7 @@ def make_programs(
         mesh,
         shardings,
         clip_norm=config.optimizer.clip_norm,
-        micro_batches=1 if vectors else config.micro_batches,  # their objective divides the batch itself
+        micro_batches=1 if compared else config.micro_batches,  # their objective divides the batch itself
         by_epoch=config.gradual_unfreezing,
         frozen=frozen,
     )
@@ -176,7 +180,9 @@ def make_programs(
 def _objective(
     config: FinetuneConfig, model: BertForTask, loss: TaskLoss, teacher: Teacher[BertForTask] | None
 ) -> Objective:
-    """Return what is minimized: the loss of the head, of the head and a teacher's scores, or of vectors."""
+    """Return what is minimized: the loss of the head, of the head and a teacher's scores, of vectors or of rankings."""
+    if isinstance(config.options, RankingOptions):
+        return RankingObjective(model, config.options.loss, config.micro_batches)
     if isinstance(config.options, VectorOptions):
         return VectorObjective(model, config.options, config.micro_batches)
     if teacher is not None:
@@ -310,12 +316,14 @@ def _by_depth(
     return parts
 
 
-def _resolved(config: FinetuneConfig, model: EncoderConfig, head: HeadConfig, mesh: Mesh) -> ComputeConfig:
+def _resolved(
+    config: FinetuneConfig, model: EncoderConfig, head: HeadConfig, mesh: Mesh, sequences: int
+) -> ComputeConfig:
     """Return the options of the computation with the policy that compute.remat=auto leaves to the memory."""
     batch_size = max(config.grid_batch_sizes) if config.grid else config.batch_size
     length, parts = config.max_length, sharding.batch_parts(mesh)
-    texts = 2 if head.kind == "vectors" else 1  # of an example, at least
-    rows = max(1, texts * batch_size // (parts * config.micro_batches))
+    sequences = max(sequences, 2 if head.kind == "vectors" else 1)
+    rows = max(1, sequences * batch_size // (parts * config.micro_batches))
     load = Load(
         memory_bytes=from_first(hardware(list(mesh.devices.flat)).memory_bytes),
         moments=config.optimizer.moments,

@@ -43,6 +43,9 @@ from bert_jax.data.pipeline import ahead
 from bert_jax.data.sequences import (
     Batch,
     Features,
+    GroupBatches,
+    GroupedFeatures,
+    SharedGroupBatches,
     SharedRowBatches,
     SharedTextBatches,
     TextBatches,
@@ -167,6 +170,8 @@ def training_batches(
     shared = config.packing == "on"
     if isinstance(features, TextFeatures):
         kind = SharedTextBatches if shared else TextBatches
+    elif isinstance(features, GroupedFeatures):
+        kind = SharedGroupBatches if shared else GroupBatches
     else:
         kind = SharedRowBatches if shared else TrainingBatches
     make = functools.partial(kind, features, batch_size, *((programs.longest_row,) if shared else ()))

@@ -18,7 +18,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.config import AttentionConfig, EncoderConfig, HeadConfig
-from bert_jax.config.heads import TokenVectors
+from bert_jax.config.heads import Activation, TokenVectors
 from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError, first_lines
 from bert_jax.files import REMEDY, inside, read_object
@@ -35,7 +35,7 @@ from bert_jax.formats.model_types.definition import (
     sizes_and_rates,
 )
 from bert_jax.formats.safetensors_files import FileTensor
-from bert_jax.formats.sentence_transformers import read_embedding, read_token_kernel
+from bert_jax.formats.sentence_transformers import cross_encoder_activation, read_embedding, read_token_kernel
 from bert_jax.formats.stored import PADDED_TO, PARTS, Place, StoredModel, place_of, without_padding
 from bert_jax.models.bert_parameters import MODEL_PARTS, POOLED, TOKEN_VECTORS, bert_parameters, reads_pooler
 from bert_jax.parameters import ParameterTable
@@ -64,6 +64,8 @@ class HuggingFaceConfig:
     model: EncoderConfig
     architecture: str | None
     problem: str | None
+    activation: str | None
+    """What makes the answer of a CrossEncoder, as the file says it."""
     labels: tuple[str, ...]
     """Labels in the order of the columns; () if the file names none."""
     classifier_dropout: float
@@ -83,7 +85,13 @@ WRITTEN_ANEW = (
 """Keys of config.json about the file itself, and of which our own files say what is true of them."""
 MULTILABEL = "multi_label_classification"
 """Value of problem_type where a text may have several labels."""
-_OF_HEAD = ("id2label", "label2id", "problem_type", "classifier_pooling")
+CROSS_ENCODER, OLDER_ACTIVATION = "sentence_transformers", "sbert_ce_default_activation_function"
+"""Key of what sentence-transformers says of a CrossEncoder, and that of its activation before version 4."""
+CROSS_ENCODER_ACTIVATIONS: dict[Activation, str] = {
+    "identity": "torch.nn.modules.linear.Identity",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+}
+_OF_HEAD = ("id2label", "label2id", "problem_type", "classifier_pooling", CROSS_ENCODER, OLDER_ACTIVATION)
 WITHOUT_EFFECT = (
     *("bos_token_id", "cls_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "sep_token_id"),
     *("chunk_size_feed_forward", "gradient_checkpointing", "is_encoder_decoder", "output_attentions", "torchscript"),
@@ -138,6 +146,7 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
         ),
         architecture=architectures[0] if isinstance(architectures, list) else None,
         problem=values.get("problem_type"),
+        activation=cross_encoder_activation(directory) or _activation(values),
         labels=_labels(values.get("id2label") or {}, file),
         reading=reading if kind.classifier_reads else "",
         tied=flag(values, "tie_word_embeddings", True, file),
@@ -162,6 +171,14 @@ def _labels(names: Any, file: epath.Path) -> tuple[str, ...]:
             f"{file}: the keys of id2label must be 0 to {len(names) - 1}, found {', '.join(sorted(names))[:80]}"
         )
     return tuple(names[key] for key in keys)
+
+
+def _activation(values: Consulted) -> str | None:
+    """Return what sentence-transformers applies to the scores of a CrossEncoder, if the file says it."""
+    said = values.get(CROSS_ENCODER)
+    older = values.get(OLDER_ACTIVATION)
+    found = said.get("activation_fn", older) if isinstance(said, dict) else older
+    return found if isinstance(found, str) else None
 
 
 def _readings(kind: ModelType) -> str:
@@ -189,11 +206,18 @@ def read_head(
     if pooling is None:
         raise UserError(f"{file} has classifier_pooling={config.reading!r:.40}; supported are {_readings(config.kind)}")
     labels = config.labels or tuple(f"LABEL_{number}" for number in range(outputs))
+    named_activations = {theirs: ours for ours, theirs in CROSS_ENCODER_ACTIVATIONS.items()}
+    if kind == "regression" and config.activation is not None and config.activation not in named_activations:
+        raise UserError(
+            f"{file} makes the answers of a CrossEncoder with {config.activation[:80]}; supported are "
+            f"{' and '.join(named_activations)}"
+        )
     head = HeadConfig(
         kind=kind,
         labels=labels if kind in ("classification", "multilabel", "tagging") else (),
         dropout=config.classifier_dropout,
         pooling=pooling,
+        activation=named_activations[config.activation] if kind == "regression" and config.activation else "identity",
     )
     if head.outputs != outputs:
         raise UserError(
@@ -229,6 +253,7 @@ def to_json(
         values[kind.classifier_dropout] = head.dropout
         if head.kind == "regression":
             values |= {"problem_type": "regression", "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+            values[CROSS_ENCODER] = {"activation_fn": CROSS_ENCODER_ACTIVATIONS[head.activation]}
         elif head.labels:
             values |= {
                 "id2label": {str(number): label for number, label in enumerate(head.labels)},

@@ -51,6 +51,15 @@ FLAGS = {
 """Flags of older versions → our names, or theirs if we have none."""
 
 
+def cross_encoder_activation(directory: epath.Path) -> str | None:
+    """Return the name of the module that makes the answers of a CrossEncoder, if sentence-transformers 6 says one."""
+    if not (directory / PROMPTS_FILE).exists():
+        return None
+    values = read_object(inside(directory, PROMPTS_FILE))
+    found = values.get("activation_fn") if values.get("model_type") == "CrossEncoder" else None
+    return found if isinstance(found, str) else None
+
+
 def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> EmbeddingConfig:
     """Return how `embed` makes the vectors that sentence-transformers would; the defaults if there is no modules.json.
 

@@ -216,9 +216,12 @@ class TaskObjective:
 def predictions(model: BertForTask, params: Any, batch: Batch) -> jax.Array:
     """Return the scores of `BertForTask.apply`, float32 [B, …].
 
-    With a CRF, they are 1 for the labels of the best path and 0 for the others: the model's answer, word by word.
+    With a CRF, they are 1 for the labels of the best path and 0 for the others: the model's answer, word by word. A
+    number is what the activation of the head makes of the score.
     """
     scores = model.apply(params, batch)
+    if model.head.activation == "sigmoid":
+        return jax.nn.sigmoid(scores)
     if not model.head.crf:
         return scores
     paths = model.crf(params).best_paths(scores, *without_edges(batch["labels"]), model.head.labels)

@@ -297,37 +297,47 @@ class VectorObjective:
         return {first.name: own, **{term.name: jnp.float32(1) for term in others}}
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
-        rows = {name: batch[name] for name in ROWS if name in batch}
-        vectors = self._vectors(params, rows, dropout_key)
+        vectors = of_rows(self.model, params, batch, dropout_key, self.micro_batches)
         of_tokens = "compared" in batch
         vectors = vectors if of_tokens else vectors.reshape(-1, vectors.shape[-1])
-        compared = batch["compared"] if of_tokens else None
-        if free_axes():  # each device compares all: they are few next to what they were made from
-            vectors, compared = jax.lax.with_sharding_constraint((vectors, compared), P())
-        texts = jax.tree.map(lambda values: values[batch["places"]], Texts(vectors, compared))
+        found = on_every_device((vectors, batch["compared"] if of_tokens else None))
+        texts = Texts(*jax.tree.map(lambda values: values[batch["places"]], found))
         first, *others = self.terms
-        found = {first.name: nested_sums(texts, batch, self.options)}
+        sums = {first.name: nested_sums(texts, batch, self.options)}
         columns = (texts.vectors[:, :1], texts.vectors[:, 1:]) if others else ()
         for term, values in zip(others, columns, strict=True):
             every = jnp.repeat(batch["weights"], values.shape[1])
             flops = sparsity(values.reshape(-1, values.shape[-1]), every)
-            found[term.name] = Sums(jnp.max(batch["ramp"]) * flops, jnp.float32(1))
-        return found
+            sums[term.name] = Sums(jnp.max(batch["ramp"]) * flops, jnp.float32(1))
+        return sums
 
-    def _vectors(self, params: Any, rows: Batch, dropout_key: jax.Array | None) -> jax.Array:
-        """Return the vectors of all rows, [R, H] or [R, T, H]; of tokens [R, L, D]."""
-        parts, count = self.micro_batches, len(rows["input_ids"])
-        if parts == 1:
-            return self.model.apply(params, rows, dropout_key)
 
-        def part(rows: Batch, numbers: jax.Array) -> jax.Array:
-            with numbered_rows(numbers):
-                return self.model.apply(params, rows, dropout_key)
+def on_every_device(found: Any) -> Any:
+    """Return what the sequences of a batch have given, [N, …], on each device, which compares all of it.
 
-        once_more: Callable[..., jax.Array] = jax.checkpoint(part, prevent_cse=False)  # a scan needs no protection
-        split = {name: _split(values, parts) for name, values in rows.items()}
-        found = jax.lax.map(lambda each: once_more(*each), (split, _split(jnp.arange(count), parts)))
-        return jnp.swapaxes(found, 0, 1).reshape(count, *found.shape[2:])
+    It is little next to what it was made from.
+    """
+    return jax.lax.with_sharding_constraint(found, P()) if free_axes() else found
+
+
+def of_rows(model: BertForTask, params: Any, batch: Batch, dropout_key: jax.Array | None, parts: int) -> jax.Array:
+    """Return what a model gives for all rows of a batch, [R, …] or [R, T, …], computed in so many parts.
+
+    Each keeps nothing for the backward pass but is computed again there.
+    """
+    rows = {name: batch[name] for name in ROWS if name in batch}
+    count = len(rows["input_ids"])
+    if parts == 1:
+        return model.apply(params, rows, dropout_key)
+
+    def part(rows: Batch, numbers: jax.Array) -> jax.Array:
+        with numbered_rows(numbers):
+            return model.apply(params, rows, dropout_key)
+
+    once_more: Callable[..., jax.Array] = jax.checkpoint(part, prevent_cse=False)  # a scan needs no protection
+    split = {name: _split(values, parts) for name, values in rows.items()}
+    found = jax.lax.map(lambda each: once_more(*each), (split, _split(jnp.arange(count), parts)))
+    return jnp.swapaxes(found, 0, 1).reshape(count, *found.shape[2:])
 
 
 def _split(x: jax.Array, parts: int) -> jax.Array:

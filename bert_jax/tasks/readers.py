@@ -13,6 +13,7 @@ call, by corpus/datasets.py. A row has plain types:
     row["tokens"], row["ner"]        # list[str], list[str]: the names of the classes, not their numbers
 """
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -491,6 +492,30 @@ def text_of(where: str, values: Mapping[str, Any], column: str, *, empty: bool =
     if not empty and not value.strip():
         raise UserError(f"{where}: the text in column {column!r} is empty")
     return whole_characters(value)
+
+
+LARGEST = 1e30
+"""The largest number of `numbers_of`; the squares of differences are float32."""
+
+
+def numbers_of(where: str, value: Any, option: str) -> float | list[float]:
+    """Return a number or a list of numbers, which may be text.
+
+    Raises:
+      UserError: it is neither; `option` is that of `data` which names the column.
+    """
+    given = value
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            value = parsed(value) if value.lstrip().startswith("[") else float(value)
+    values = value if isinstance(value, list) else [value]
+    numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
+    if not values or len(numbers) < len(values) or not all(abs(each) <= LARGEST for each in numbers):
+        raise UserError(
+            f"{where}: the score {given!r:.60} is neither a number nor a list of numbers; if the column holds "
+            f"something else, name another with --data.{option}"
+        )
+    return list(map(float, numbers)) if isinstance(value, list) else float(numbers[0])
 
 
 def whole_characters(text: str) -> str:

@@ -23,6 +23,7 @@ from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.config.tasks import (
     GLUE,
     SUPERGLUE_SENTENCES,
+    RankingOptions,
     SentenceOptions,
     SequenceOptions,
     SquadOptions,
@@ -36,6 +37,7 @@ from bert_jax.errors import UserError
 from bert_jax.randomness import Stream, bits
 from bert_jax.tasks import choice, ner, readers, sentences, squad, text
 from bert_jax.tasks.conll import Sentence
+from bert_jax.tasks.ranking import RankingExamples
 from bert_jax.tasks.sentences import SentenceFeatures, Sentences
 from bert_jax.tokenization.tokenizer import Tokenizer
 
@@ -99,6 +101,7 @@ FAMILIES = {
     "ner": "bert_jax.tasks.ner",
     "text": "bert_jax.tasks.text",
     "vectors": "bert_jax.tasks.vectors",
+    "ranking": "bert_jax.tasks.ranking",
 }
 
 
@@ -306,7 +309,7 @@ class TaskData:
     @property
     def fewest_sequences(self) -> int:
         """Number of sequences that every run trains on, at least."""
-        return len(self.train.features) - (0 if self.parts is None else int(np.bincount(self.parts).max()))
+        return self.train.features.in_epoch - (0 if self.parts is None else int(np.bincount(self.parts).max()))
 
     def fold(self, number: int) -> "TaskData":
         """Return the data of a run of a cross-validation: dev is part `number`, from 0, and train all others."""
@@ -323,7 +326,10 @@ class TaskData:
     @property
     def pairs(self) -> bool | None:
         """Whether the examples, and so the model's inputs, are pairs of texts; None if they are not only texts."""
-        return self.train.examples.second is not None if isinstance(self.train.examples, Sentences) else None
+        examples = self.train.examples
+        if isinstance(examples, RankingExamples):
+            return True
+        return examples.second is not None if isinstance(examples, Sentences) else None
 
     @property
     def truncated(self) -> dict[str, float]:
@@ -521,6 +527,8 @@ def _head(config: FinetuneConfig, family: TaskFamily, labels: tuple[str, ...]) -
                 f"options.thresholds has {len(given)} numbers, but the texts have {len(labels)} classes "
                 f"({', '.join(labels):.200}); give one for each in this order, or one for all"
             )
+    if isinstance(config.options, RankingOptions):
+        changes["activation"] = config.options.loss.answers
     if config.several_labels:
         changes["kind"] = "multilabel"
     if config.head_dropout is not None:

@@ -5,7 +5,6 @@ an anchor, its positive, perhaps negatives, perhaps a score. Pairs with scores a
 and similarities; pairs without by how often the positive of an anchor is found among the positives of all.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,7 +18,6 @@ from bert_jax.config.tasks import VectorDataConfig, VectorOptions
 from bert_jax.config.vectors import CosineRegression, MarginMse, VectorLoss
 from bert_jax.data.sequences import TextFeatures, TokenReader, Uncut
 from bert_jax.errors import UserError
-from bert_jax.files import parsed
 from bert_jax.tasks import readers, sentences
 from bert_jax.tokenization.tokenizer import Tokenizer, join
 
@@ -29,7 +27,6 @@ NEGATIVE = "negative"
 SCORE = ("score", "similarity", "label")
 _BLOCK = 1024  # anchors that are compared with all positives at once
 DEPTH = 10  # places in which a positive counts as found
-LARGEST = 1e30  # score; the squares of differences are float32
 
 METRICS = ("spearman", "pearson"), (f"mrr@{DEPTH}", "accuracy@1")
 """Metrics of pairs with scores and of pairs without, the main one first."""
@@ -159,7 +156,7 @@ def _read(
             columns.check_late(where, values, data)
         texts.append([readers.text_of(where, values, name) for name in columns.texts])
         if columns.score is not None:
-            scores.append(_score(where, values.get(columns.score)))
+            scores.append(readers.numbers_of(where, values.get(columns.score), "score_column"))
         wheres.append(where)
     if columns is None:
         raise UserError(f"{data.named or getattr(data, split) or data.dir}, split {split}, holds no example")
@@ -201,22 +198,6 @@ def _columns_of_row(where: str, row: Any) -> dict[str, Any]:
     if len(texts) == 3 and not isinstance(texts[2], str):
         return values | {SCORE[0]: texts[2]}
     return values | {f"negative_{number}": each for number, each in enumerate(texts[2:], 1)}
-
-
-def _score(where: str, value: Any) -> float | list[float]:
-    """Return a number or a list of numbers, which may be text."""
-    given = value
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError, RecursionError):
-            value = parsed(value) if value.lstrip().startswith("[") else float(value)
-    values = value if isinstance(value, list) else [value]
-    numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
-    if not values or len(numbers) < len(values) or not all(abs(each) <= LARGEST for each in numbers):
-        raise UserError(
-            f"{where}: the score {given!r:.60} is neither a number nor a list of numbers; if the column holds "
-            "something else, name another with --data.score_column"
-        )
-    return list(map(float, numbers)) if isinstance(value, list) else float(numbers[0])
 
 
 def _scores(found: Sequence[float | list[float]], wheres: Sequence[str]) -> np.ndarray:

@@ -269,7 +269,7 @@ OF_TASKS = {  # the tasks that have an option which others do not have, and a va
     "data.weight_column": ({"text"}, "x"),
     "data.text_column": ({"text"}, "x"),
     "data.pair_column": ({"text"}, "x"),
-    "data.label_column": ({"text", "ner"}, "x"),
+    "data.label_column": ({"text", "ner", "ranking"}, "x"),
     "data.regression": ({"text"}, "true"),
     "data.several_labels": ({"text"}, "true"),
     "data.word_column": ({"ner"}, "2"),
@@ -279,22 +279,25 @@ OF_TASKS = {  # the tasks that have an option which others do not have, and a va
     "loss.focal_gamma": (SENTENCES, "2"),
     "patience": (set(TASKS) - {"ax"}, "2"),
     "crf": ({"ner"}, "true"),
-    "packing": ({*SENTENCES, "vectors"}, "on"),
+    "packing": ({*SENTENCES, "vectors", "ranking"}, "on"),
     "seeds": (set(TASKS) - {"ax"}, "5"),
     "schedule.name": (set(TASKS) - {"ax"}, "constant"),
-    "noise.rate": (set(TASKS) - {"ax", "vectors", *SQUAD}, "0.1"),
+    "noise.rate": (set(TASKS) - {"ax", "vectors", "ranking", *SQUAD}, "0.1"),
     **{
         f"options.{name}": ({"vectors"}, value)
         for name, value in {
             **{"pooling": "max", "normalize": "true", "lowercase": "true", "query_prompt": "x", "document_prompt": "x"},
-            **{"dims": "4", "loss.name": "cosent", "loss.scale": "1.5", "loss.similarity": "dot"},
-            "loss.symmetric": "true",
+            **{"dims": "4", "loss.similarity": "dot", "loss.symmetric": "true"},
         }.items()
     },
     **{f"data.{name}_column": ({"vectors"}, "x") for name in ("anchor", "positive", "score")},
-    "data.negative_columns": ({"vectors"}, "x"),
+    "data.negative_columns": ({"vectors", "ranking"}, "x"),
     "data.lowest_score": ({"vectors"}, "1.5"),
+    "options.loss.name": ({"vectors", "ranking"}, "cosent"),
+    "options.loss.positive_weight": ({"ranking"}, "2"),
+    **{f"data.{name}_column": ({"ranking"}, "x") for name in ("query", "document", "group")},
 }
+OF_LOSSES = {"options.loss.scale", "options.loss.highest"}  # of one loss each in vectors and in ranking
 
 
 def by_kind() -> list:
@@ -314,7 +317,7 @@ def test_a_task_has_and_shows_its_own_options_alone(task, capsys):
     of_tfds = {"data.label_column"} if task == "ner" else set()
     own = {name for name, (has, _) in OF_TASKS.items() if task in has}
     assert {name for name in OF_TASKS if name in shown} == own - of_tfds
-    assert not [name for name in shown if name.startswith("options.") and name not in OF_TASKS]
+    assert not [name for name in shown if name.startswith("options.") and name not in {*OF_TASKS, *OF_LOSSES}]
     assert not shown.keys() & {"grid_epochs", "lstm_size", "train_encoder"}  # which need another option
     for name, (has, value) in OF_TASKS.items():
         if task not in has:

@@ -7,7 +7,7 @@ import pytest
 from oracles import make_ranking_oracle
 
 from bert_jax.errors import UserError
-from bert_jax.tools.search import ranking
+from bert_jax.tasks import ranking
 
 
 def test_measures_are_those_of_trec_eval():

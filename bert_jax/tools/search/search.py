@@ -22,7 +22,8 @@ from bert_jax.files import near_path, write_atomically
 from bert_jax.formats.opening import need_model
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import track
-from bert_jax.tools.search import beir, engines, ranking
+from bert_jax.tasks import ranking
+from bert_jax.tools.search import beir, engines
 from bert_jax.tools.search.beir import Judgements
 from bert_jax.tools.search.index import Hit, SearchIndex
 from bert_jax.tools.search.vectors import Prompt, TokenForm
@@ -201,15 +202,19 @@ def hybrid(found: Iterable[engines.Found], most: int) -> engines.Found:
 
 
 def _reranked(index: SearchIndex, reranker: Reranker, queries: Sequence[str], found: Lists, most: int) -> Lists:
-    """Return the best documents of each query in the order of a model that compares them with it."""
+    """Return the best documents of each query in the order of a model that compares them with it, and then the others.
+
+    The others stay in their order, each 1 below the one before it.
+    """
     sorted_again: Lists = []
     for query, (_, numbers) in track(zip(queries, found, strict=True), "queries read again", len(queries)):
-        chosen = numbers[:most]
+        chosen, rest = numbers[:most], numbers[most:]
         scores = (
             reranker.scores(query, [each.whole for each in index.documents(chosen)]) if len(chosen) else np.zeros(0)
         )
         order = np.argsort(-scores, kind="stable")
-        sorted_again.append((scores[order], chosen[order]))
+        below = scores.min(initial=0.0) - 1.0 - np.arange(len(rest))
+        sorted_again.append((np.append(scores[order], below), np.append(chosen[order], rest)))
     return sorted_again
 
 
