@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         TextDataConfig,
         VectorDataConfig,
         VectorOptions,
+        XnliDataConfig,
     )
     from bert_jax.config.vectors import (
         Angle,
@@ -187,6 +188,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "Window": "config",
     "WordVectorsConfig": "config",
     "XLNetConfig": "config",
+    "XnliDataConfig": "config.tasks",
     "convert": "formats.conversion",
     "evaluate": "cli.evaluate:run_evaluate",
     "finetune": "finetuning.loop",
@@ -286,6 +288,7 @@ __all__ = [
     "Window",
     "WordVectorsConfig",
     "XLNetConfig",
+    "XnliDataConfig",
     "convert",
     "evaluate",
     "finetune",

@@ -14,6 +14,9 @@ from bert_jax.errors import UserError, need_positive
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 SUPERGLUE_SENTENCES = ("boolq", "cb", "multirc", "record", "superglue_rte", "wic", "wsc")
 """SuperGLUE without copa, which is multiple choice."""
+DIAGNOSES = {"ax": "mnli", "axb": "superglue_rte", "axg": "superglue_rte"}
+"""Diagnostic sets, which are not trained on, and the task whose models each tests."""
+XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
 TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]
 """Tagging schemes for entities; see `TaggingDataConfig.scheme`."""
 
@@ -39,7 +42,12 @@ class SequenceOptions:
 class SentenceOptions(SequenceOptions):
     """Conversion of texts, and pairs of texts, to sequences with a class or a number each."""
 
-    chosen_for: ClassVar[tuple[str, ...]] = (*(task for task in GLUE if task != "ax"), *SUPERGLUE_SENTENCES, "text")
+    chosen_for: ClassVar[tuple[str, ...]] = (
+        *(task for task in GLUE if task not in DIAGNOSES),
+        *SUPERGLUE_SENTENCES,
+        "xnli",
+        "text",
+    )
     windows: HeadWindows = option("", before="")
     """Pooling of the scores of overlapping windows, in which a text is read that is longer than max_length: their mean,
     or the highest of each class. For single texts. By default a longer text is cut."""
@@ -64,9 +72,9 @@ class SentenceOptions(SequenceOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DiagnosticOptions:
-    """No options: ax, a test set for models of mnli, is read as in their own evaluation."""
+    """No options: a diagnostic set is read as in the evaluation of the model that it tests."""
 
-    chosen_for: ClassVar[tuple[str, ...]] = ("ax",)
+    chosen_for: ClassVar[tuple[str, ...]] = tuple(DIAGNOSES)
     """The tasks that have none."""
 
 
@@ -315,6 +323,39 @@ class TaggingDataConfig(TaskDataConfig):
     """Column of the tags in a data set of TFDS or the hub. By default ner, tags or ner_tags."""
     scheme: TagScheme = "auto"
     """Tagging scheme. auto: recognized from the tags. plain: tags without B- and I-, such as parts of speech."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class XnliDataConfig(TaskDataConfig):
+    """Source of the examples of the task xnli, and the languages to train on."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("xnli",)
+    languages: tuple[str, ...] = ("en",)
+    """Languages of the training examples, separated by commas, such as de,en; all for every one. Dev and test are
+    measured in all languages that they have."""
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The languages to train on."""
+        return XNLI_LANGUAGES if self.languages == ("all",) else self.languages
+
+    def check(self, instead: str = "") -> None:
+        given = ",".join(self.languages)
+        if unknown := [name for name in self.trained if name not in XNLI_LANGUAGES]:
+            raise UserError(
+                f"data.languages={given} has {unknown[0]!r:.40}, but XNLI has {', '.join(XNLI_LANGUAGES)}; give some, "
+                "or all"
+            )
+        if not given:
+            raise UserError(f"data.languages is empty; give some of {', '.join(XNLI_LANGUAGES)}, or all")
+        if len(set(self.languages)) < len(self.languages):
+            raise UserError(f"data.languages={given} names a language twice; give each once")
+        if self.train and not self.named and self.languages != ("en",):
+            raise UserError(
+                f"data.languages={given} chooses files of data.dir, but data.train={self.train} is read as it is; "
+                "leave one of them out"
+            )
+        super().check(instead)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
