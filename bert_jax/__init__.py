@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import bert_jax.analysis as analysis  # noqa: F401 (a package, which has public names of its own)
+    from bert_jax.analysis.vector_tasks import MtebEncoder
     from bert_jax.cli.evaluate import run_evaluate as evaluate
     from bert_jax.config import (
         Alibi,
@@ -151,6 +152,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "MeshConfig": "config",
     "MineConfig": "config.search",
     "ModelConfig": "config",
+    "MtebEncoder": "analysis.vector_tasks",
     "NoPositions": "config",
     "OptimizerConfig": "config",
     "Permutation": "config",
@@ -251,6 +253,7 @@ __all__ = [
     "MeshConfig",
     "MineConfig",
     "ModelConfig",
+    "MtebEncoder",
     "NoPositions",
     "OptimizerConfig",
     "Permutation",

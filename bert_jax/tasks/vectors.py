@@ -355,11 +355,12 @@ def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
 
 def cosines(vectors: Sequence[np.ndarray]) -> np.ndarray:
     """Return float64 [E]: the cosine between the first two of the vectors [K, H] of each example."""
-    first, second = (_unit(np.stack([each[place] for each in vectors])) for place in (0, 1))
+    first, second = (unit(np.stack([each[place] for each in vectors])) for place in (0, 1))
     return np.sum(first * second, axis=1)
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors [n, H] divided by their norms, float64; one of zeros stays so."""
     wide = vectors.astype(np.float64)
     return wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
 
@@ -374,7 +375,7 @@ def ranks(vectors: Sequence[np.ndarray], numbers: np.ndarray) -> np.ndarray:
       vectors: [K, H] of each example, the anchor and the positive first.
       numbers: int [E, K], those of the texts.
     """
-    anchors, positives = (_unit(np.stack([each[place] for each in vectors])) for place in (0, 1))
+    anchors, positives = (unit(np.stack([each[place] for each in vectors])) for place in (0, 1))
     _, chosen, own = np.unique(numbers[:, 1], return_index=True, return_inverse=True)
     positives = positives[chosen]
     also: dict[int, list[int]] = {}
