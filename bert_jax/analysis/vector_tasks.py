@@ -1,23 +1,225 @@
-"""Evaluation of vectors in the field's forms: the object by which the library mteb evaluates a model.
+"""Evaluation of vectors in the field's forms: tasks from local files, and the object by which mteb evaluates a model.
+
+Behind `bert-jax analyze vectors`. The tasks are those of MTEB (Muennighoff et al. 2023) on texts of one's own: similar
+pairs by their scores, pairs that belong together, clusters, and classes learned from a few examples. Retrieval is
+`bert-jax search`.
 
     mteb.evaluate(bert_jax.MtebEncoder(bert_jax.load("MODEL")), mteb.get_tasks(["STSBenchmark"]))
 
 Neither mteb nor torch is imported.
 """
 
+import dataclasses
 import functools
 import pathlib
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bert_jax.analysis import results
+from bert_jax.analysis.probes import Problem, fit
 from bert_jax.checkpoints.record import leaf_paths
+from bert_jax.config.analyses import VectorTasksConfig
+from bert_jax.config.tasks import TextDataConfig, VectorDataConfig
+from bert_jax.corpus.readers import find_sources
 from bert_jax.errors import UserError
-from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.tasks.vectors import unit
+from bert_jax.pretrained.model import PretrainedModel, load
+from bert_jax.tasks import sentences, text, vectors
+from bert_jax.tasks.sentences import Sentences
+from bert_jax.tasks.vectors import VectorExamples, unit
+
+
+def v_measure(classes: np.ndarray, clusters: np.ndarray) -> float:
+    """Return how well clusters, int [E], agree with classes, int [E]: the harmonic mean of homogeneity and completeness
+    (Rosenberg & Hirschberg 2007), whose base of logarithms does not matter; 1 if they are the same but for names."""
+    joint = np.zeros((classes.max() + 1, clusters.max() + 1))
+    np.add.at(joint, (classes, clusters), 1 / len(classes))
+    of_classes, of_clusters = (_entropy(joint.sum(axis)) for axis in (1, 0))
+    shared = max(of_classes + of_clusters - _entropy(joint.ravel()), 0.0)  # mutual information
+    homogeneity, completeness = (shared / each if each else 1.0 for each in (of_classes, of_clusters))
+    return 2 * homogeneity * completeness / (homogeneity + completeness) if shared else float(of_classes == of_clusters)
+
+
+def _entropy(shares: np.ndarray) -> float:
+    shares = shares[shares > 0]
+    return max(-float(shares @ np.log(shares)), 0.0)
+
+
+def pair_scores(belong: np.ndarray, cosines: np.ndarray) -> dict[str, float]:
+    """Return average precision, and accuracy and F1 at the threshold that is best for each, of pairs.
+
+    A threshold lies between two cosines, as in MTEB; equal ones are on one side of it, so that the order of the pairs
+    does not matter.
+
+    Args:
+      belong: bool [E], whether a pair belongs together; some do and some do not.
+      cosines: float [E].
+    """
+    order = np.argsort(-cosines, kind="stable")
+    ranked, right = cosines[order], np.cumsum(belong[order])
+    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))
+    found, right, there = ends + 1, right[ends], belong.sum()
+    gained = np.diff(right, prepend=0) / there
+    accuracy = (right + (~belong).sum() - (found - right)) / len(belong)
+    f1 = 2 * right / (found + there)
+    return {
+        "average_precision": float(gained @ (right / found)),
+        "accuracy": float(max(accuracy[:-1], default=0.0)),
+        "f1": float(max(f1[:-1], default=0.0)),
+    }
+
+
+def cluster(points: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Return the cluster of each of the points [n, H], int [n], by k-means from the points of k-means++."""
+    from scipy.cluster.vq import kmeans2
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about a cluster that has become empty
+        return kmeans2(points.astype(np.float64), count, iter=100, minit="++", rng=seed)[1]
+
+
+def classify(train: np.ndarray, classes: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Return the class of each of the points [n, H], int [n], by logistic regression as in MTEB.
+
+    The penalty is half the squared norm of the weights, beside the sum of the losses, and leaves out the bias.
+
+    Args:
+      train: float [t, H].
+      classes: int [t], of which each number up to the highest occurs.
+    """
+    count = int(classes.max()) + 1
+    # Of two classes, one vector of weights is learned elsewhere: half of it for each has half the penalty.
+    penalty = (2 if count == 2 else 1) / len(train)
+    probe = fit(Problem(train.astype(np.float32)[None, :, None], np.eye(count)[classes]), penalty)
+    return probe.scores(points.astype(np.float32)[None, :, None]).argmax(axis=1)
+
+
+def draws(classes: np.ndarray, per_class: int, count: int, seed: int) -> list[np.ndarray]:
+    """Return the numbers of the training examples of `count` experiments, so many per class, drawn as in MTEB."""
+    numbers, found = np.arange(len(classes)), []
+    for _ in range(count):
+        np.random.RandomState(seed).shuffle(numbers)  # shuffled again and again by the same generator, as there
+        chosen = [numbers[classes[numbers] == each][:per_class] for each in range(classes.max() + 1)]
+        found.append(np.concatenate(chosen))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorScores:
+    """What the vectors of a model are worth in tasks."""
+
+    model: str
+    """Path of the model."""
+    examples: dict[str, int]
+    """Number of examples that each task is measured on."""
+    scores: dict[str, dict[str, float]]
+    """Metrics of each task, by its name."""
+
+
+def vector_scores(
+    model: PretrainedModel,
+    *,
+    sts: VectorExamples | None = None,
+    pairs: VectorExamples | None = None,
+    clusters: Sentences | None = None,
+    classes: tuple[Sentences, Sentences] | None = None,
+    experiments: int = 10,
+    per_class: int = 8,
+    seed: int = 42,
+    batch_size: int = 32,
+) -> VectorScores:
+    """Return the scores of a model's vectors, as `embed` makes them, in the tasks whose examples are given.
+
+    Args:
+      model: any model with a tokenizer.
+      sts: pairs with scores, measured by the correlation of scores and cosines.
+      pairs: pairs with the score 1 if they belong together, else 0, measured by their cosines.
+      clusters: texts with classes, as many clusters as classes; the mean V-measure of `experiments` runs of k-means.
+      classes: training and test texts with classes; the mean accuracy and macro-F1 of `experiments` regressions, each
+        on `per_class` training texts per class.
+      experiments: number of runs of k-means, and of regressions.
+      per_class: number of training texts per class.
+      seed: of what is drawn.
+      batch_size: number of texts that the model reads at once.
+    """
+    found: dict[str, dict[str, float]] = {}
+    embed = functools.partial(model.embed, batch_size=batch_size)
+    for name, each in (("sts", sts), ("pairs", pairs)):
+        if each is not None and each.scores is not None:
+            cosines = np.sum(unit(embed(each.texts[0])) * unit(embed(each.texts[1])), axis=1)
+            metrics = {metric: sentences.METRICS[metric](each.scores, cosines) for metric in vectors.METRICS[0]}
+            found[name] = metrics if name == "sts" else pair_scores(each.scores > 0.5, cosines)
+    if clusters is not None and clusters.answers is not None:
+        points, count = embed(clusters.first), len(clusters.labels)
+        runs = [v_measure(clusters.answers, cluster(points, count, seed + run)) for run in range(experiments)]
+        found["clusters"] = {"v_measure": float(np.mean(runs))}
+    if classes is not None:
+        found["classes"] = _classification(embed, *classes, draws_of=(per_class, experiments, seed))
+    sizes = {"sts": sts, "pairs": pairs, "clusters": clusters, "classes": classes and classes[1]}
+    return VectorScores(model.path, {name: len(sizes[name] or ()) for name in found}, found)
+
+
+def _classification(embed: Any, train: Sentences, test: Sentences, draws_of: tuple[int, int, int]) -> dict[str, float]:
+    assert train.answers is not None and test.answers is not None, "both are read with their labels"
+    learned, points, figures = embed(train.first), embed(test.first), []
+    for chosen in draws(train.answers, *draws_of):
+        said = classify(learned[chosen], train.answers[chosen], points)
+        figures.append([sentences.METRICS[name](test.answers, said) for name in ("accuracy", "macro_f1")])
+    return dict(zip(("accuracy", "macro_f1"), np.mean(figures, axis=0).tolist(), strict=True))
+
+
+def read_pairs(file: str, *, classes: bool = False) -> VectorExamples:
+    """Return the pairs of a file and their scores, which are 0 or 1 if they are `classes`.
+
+    Raises:
+      UserError: the file cannot be read, has no scores, or only one class of pairs.
+    """
+    found = vectors.load("vectors", VectorDataConfig(dev=file), "dev")
+    if not found.rated or found.scores is None:
+        raise UserError(f"{file} has no column {' or '.join(vectors.SCORE)} with a score of each pair")
+    if classes and (wrong := found.scores[~np.isin(found.scores, (0, 1))]).size:
+        raise UserError(f"{file} has the score {wrong[0]:g}; pairs that belong together have 1 and others 0")
+    if np.ptp(found.scores) == 0:
+        raise UserError(f"all pairs of {file} have the score {found.scores[0]:g}, so there is nothing to tell apart")
+    return found
+
+
+def read_classes(file: str, labels: tuple[str, ...] | None = None) -> Sentences:
+    """Return the texts of a file with the class of each, of `labels` if they are given."""
+    found = text.load("text", TextDataConfig(dev=file, regression=False), "dev", labels)
+    if found.second is not None:
+        raise UserError(f"{file} has pairs of texts; a class is given to one text")
+    return found
+
+
+def run_vectors(path: str, options: VectorTasksConfig) -> None:
+    """Print and write the scores of a model's vectors in the tasks whose files are given."""
+    train = read_classes(options.train) if options.train else None
+    given: dict[str, Any] = {
+        "sts": read_pairs(options.sts) if options.sts else None,
+        "pairs": read_pairs(options.pairs, classes=True) if options.pairs else None,
+        "clusters": read_classes(options.clusters) if options.clusters else None,
+        "classes": None if train is None else (train, read_classes(options.test, train.labels)),
+    }
+    model = load(path)
+    files = [file for file in (options.sts, options.pairs, options.clusters, options.train, options.test) if file]
+    identities = [source.identity for file in files for source in find_sources(file)]
+    origin = {"models": [results.model_fingerprint(model)], "input": identities}
+    analysis = results.Analysis("vectors", VectorScores, _told, {})
+    analysis.run(options, origin, results.call_with(vector_scores, options, model, **given))
+
+
+def _told(result: VectorScores) -> list[Any]:
+    rows = [
+        (name, f"{result.examples[name]:,}", metric, f"{100 * value:.2f}")
+        for name, metrics in result.scores.items()
+        for metric, value in metrics.items()
+    ]
+    return [results.table(("task", "examples", "metric", "score × 100"), rows)]
 
 
 class MtebEncoder:

@@ -1,6 +1,7 @@
-"""The object by which the library mteb evaluates a model.
+"""Tasks that measure vectors, and the object by which the library mteb evaluates a model.
 
-The live test runs with the Python that BERT_JAX_MTEB names, which has mteb and sentence-transformers:
+The figures of scikit-learn and mteb are recorded. The live test runs with the Python that BERT_JAX_MTEB names, which
+has mteb and sentence-transformers:
 
     BERT_JAX_MTEB=mteb/bin/python python -m pytest -m slow tests/search/test_vector_tasks.py
 """
@@ -8,7 +9,6 @@ The live test runs with the Python that BERT_JAX_MTEB names, which has mteb and 
 import dataclasses
 import json
 import os
-import pathlib
 import string
 import subprocess
 import sys
@@ -17,16 +17,19 @@ import types
 
 import numpy as np
 import pytest
+from oracles import make_vector_tasks_oracle as oracle
 from pretrained_model import CONFIG, stored_model
 
-from bert_jax.analysis.vector_tasks import MtebEncoder
+from bert_jax.analysis import vector_tasks
+from bert_jax.analysis.vector_tasks import MtebEncoder, classify, cluster, draws, pair_scores, run_vectors, v_measure
 from bert_jax.config import EmbeddingConfig
+from bert_jax.config.analyses import VectorTasksConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.tokenization.wordpiece import WordPiece
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "oracles" / "evaluate_with_mteb.py"
+SCRIPT = oracle.PATH.with_name("evaluate_with_mteb.py")
 
 
 class Model:
@@ -84,6 +87,92 @@ def test_mteb_knows_models_by_their_parameters(monkeypatch):
 def test_what_is_no_batch_of_texts_is_refused(message, batch, options):
     with pytest.raises(UserError, match=message):
         MtebEncoder(Model()).encode([batch], **options)
+
+
+def test_measures_are_those_of_scikit_learn_and_mteb():
+    expected = json.loads(oracle.PATH.read_text())
+    found = [v_measure(*each) for each in oracle.partitions()]
+    np.testing.assert_allclose(found, expected["v_measure"], atol=1e-12)
+    for pairs, figures in zip(oracle.judged_pairs(), expected["pairs"], strict=True):
+        named = {"average_precision": figures["ap"], "accuracy": figures["accuracy"], "f1": figures["f1"]}
+        assert pair_scores(*pairs) == pytest.approx(named, abs=1e-12)
+    for count, figures in expected["classes"].items():
+        points, classes, others = oracle.classified(int(count))
+        assert classify(points, classes, others).tolist() == figures
+    assert [sorted(each.tolist()) for each in draws(np.arange(30) % 3, 4, 3, 42)] == expected["draws"]
+
+
+def test_clusters_that_lie_apart_are_found():
+    random = np.random.RandomState(0)
+    classes = np.arange(90) % 3
+    points = np.eye(3)[classes] * 9 + random.randn(90, 3)
+    assert v_measure(classes, cluster(points, 3, 1)) == pytest.approx(1.0)
+    np.testing.assert_array_equal(cluster(points, 3, 5), cluster(points, 3, 5))
+
+
+class Words(Model):
+    """A model whose vector of a text counts the letters a to d: what the words mean is plain."""
+
+    def embed(self, texts, **asked):
+        return np.array([[text.count(letter) for letter in "abcd"] for text in texts], np.float32)
+
+
+def test_files_are_measured_and_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(vector_tasks, "load", lambda path: Words())
+    monkeypatch.setattr(vector_tasks.results, "model_fingerprint", lambda model: "f")
+    lines = {
+        "sts.tsv": ["sentence1\tsentence2\tscore", "aa\tab\t3", "aab\taab\t5", "a\tb\t0", "aac\taacb\t4"],
+        "pairs.tsv": ["text\ttext_pair\tlabel", "aa\ta\t1", "a\tb\t0", "cd\tdc\t1", "cc\td\t0"],
+        "texts.tsv": ["text\tlabel", *(f"{letter * count}\t{letter}" for letter in "abc" for count in (1, 2, 3, 4))],
+    }
+    for name, rows in lines.items():
+        (tmp_path / name).write_text("\n".join(rows) + "\n")
+    files = {"sts": "sts", "pairs": "pairs", "clusters": "texts", "train": "texts", "test": "texts"}
+    places = {option: str(tmp_path / f"{name}.tsv") for option, name in files.items()}
+    options = VectorTasksConfig(output=str(tmp_path / "out"), **places, per_class=3, experiments=4)
+    options.check()
+    run_vectors("m", options)
+    kept = json.loads((tmp_path / "out" / "result.json").read_text())["result"]
+    assert kept["examples"] == {"sts": 4, "pairs": 4, "clusters": 12, "classes": 12}
+    assert kept["scores"]["sts"]["spearman"] == pytest.approx(1.0)
+    assert kept["scores"]["pairs"] == {"average_precision": 1.0, "accuracy": 1.0, "f1": 1.0}
+    assert kept["scores"]["classes"]["accuracy"] > 0.7 and 0.3 < kept["scores"]["clusters"]["v_measure"] <= 1
+    assert "average_precision" in capsys.readouterr().out
+    run_vectors("m", options)
+    assert "has this result already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("message", "rows", "kind"),
+    [
+        ("has the score 0.5; pairs that belong together have 1 and others 0", ["a\tb\t1", "a\tb\t.5"], "pairs"),
+        ("all pairs of .* have the score 1, so there is nothing to tell apart", ["a\tb\t1", "a\tb\t1"], "pairs"),
+        ("all pairs of .* have the score 2", ["a\tb\t2"], "sts"),
+        ("the score 'x' is neither a number", ["a\tb\tx"], "sts"),
+        ("has pairs of texts; a class is given to one text", ["a\tb\t1", "a\tb\t2"], "clusters"),
+    ],
+)
+def test_files_that_measure_nothing_are_refused_before_a_model_is_opened(message, rows, kind, tmp_path):
+    (tmp_path / "file.tsv").write_text("\n".join(["text\ttext_pair\tlabel", *rows]) + "\n")
+    with pytest.raises(UserError, match=message):
+        run_vectors("no model", VectorTasksConfig(output="out", **{kind: str(tmp_path / "file.tsv")}))
+    (tmp_path / "two.tsv").write_text("text\ttext_pair\na\tb\n")
+    with pytest.raises(UserError, match="has no column score or similarity or label with a score of each pair"):
+        run_vectors("no model", VectorTasksConfig(output="out", sts=str(tmp_path / "two.tsv")))
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        ("there is nothing to measure; give --sts=FILE", {}),
+        ("train=t and test=nothing: give both", {"train": "t"}),
+        ("seed=-1 must be between 0", {"seed": -1, "sts": "s"}),
+        ("per_class=0 must be at least 1", {"per_class": 0, "sts": "s"}),
+    ],
+)
+def test_options_that_measure_nothing_are_refused(message, options):
+    with pytest.raises(UserError, match=message):
+        VectorTasksConfig(output="out", **options).check()
 
 
 @pytest.mark.slow
