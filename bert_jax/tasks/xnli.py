@@ -132,7 +132,7 @@ def _pairs(where: str, row: Mapping[str, Any], language: str, split: str) -> Ite
     if columns is None or label is None and split != "test":
         shown = ", ".join(repr(str(name)[:30]) for name in list(row)[:20])
         raise UserError(f"{where}: no columns sentence1, sentence2 and gold_label among {shown}: it is not xnli")
-    given, index = row.get(label), str(row.get("pairID", ""))
+    given, index = None if label is None else row.get(label), str(row.get("pairID", ""))
     answer = str(given).strip() if given not in (None, -1) else ""
     answer = _TRANSLATED.get(answer, answer) or None
     if isinstance(row[columns[0]], Mapping):
@@ -142,8 +142,8 @@ def _pairs(where: str, row: Mapping[str, Any], language: str, split: str) -> Ite
     language = str(row.get("language") or language)
     if not language and split != "train":
         raise UserError(f"{where}: no column 'language', by which {split} is measured; XNLI's own file has it")
-    texts = (readers.text_of(where, row, column, empty=split != "dev") for column in columns)
-    yield language, Record(where, *texts, answer, index)
+    first, second = (readers.text_of(where, row, column, empty=split != "dev") for column in columns)
+    yield language, Record(where, first, second, answer, index)
 
 
 def _translations(where: str, premises: Any, hypotheses: Any) -> Iterator[tuple[str, str, str]]:

