@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import bert_jax.analysis as analysis  # noqa: F401 (a package, which has public names of its own)
+    from bert_jax.analysis.vector_tasks import MtebEncoder
     from bert_jax.cli.evaluate import run_evaluate as evaluate
     from bert_jax.config import (
         Alibi,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
         TextDataConfig,
         VectorDataConfig,
         VectorOptions,
+        XnliDataConfig,
     )
     from bert_jax.config.vectors import (
         Angle,
@@ -161,6 +163,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "MeshConfig": "config",
     "MineConfig": "config.search",
     "ModelConfig": "config",
+    "MtebEncoder": "analysis.vector_tasks",
     "NoPositions": "config",
     "OptimizerConfig": "config",
     "Permutation": "config",
@@ -205,6 +208,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "WordVector": "config.heads",
     "WordVectorsConfig": "config",
     "XLNetConfig": "config",
+    "XnliDataConfig": "config.tasks",
     "convert": "formats.conversion",
     "evaluate": "cli.evaluate:run_evaluate",
     "finetune": "finetuning.loop",
@@ -272,6 +276,7 @@ __all__ = [
     "MeshConfig",
     "MineConfig",
     "ModelConfig",
+    "MtebEncoder",
     "NoPositions",
     "OptimizerConfig",
     "Permutation",
@@ -316,6 +321,7 @@ __all__ = [
     "WordVector",
     "WordVectorsConfig",
     "XLNetConfig",
+    "XnliDataConfig",
     "convert",
     "evaluate",
     "finetune",

@@ -189,7 +189,7 @@ def _built(kind: Any, value: Any) -> Any:
     return value
 
 
-NOT_IN_KEY = "input dev test other sts word senses task_data trees output batch_size".split()
+NOT_IN_KEY = "input train dev test other sts pairs clusters word senses task_data trees output batch_size".split()
 """Options whose values are not in the key of a result: files and models are in it by their contents."""
 
 

@@ -434,6 +434,7 @@ def analyze(arguments: list[str]) -> None:
     from bert_jax.analysis.pruning import run_prune
     from bert_jax.analysis.signal import run_init
     from bert_jax.analysis.spelling import run_noise
+    from bert_jax.analysis.vector_tasks import run_vectors
     from bert_jax.analysis.words import run_similarity
 
     runs = {
@@ -447,6 +448,7 @@ def analyze(arguments: list[str]) -> None:
         "noise": run_noise,
         "prune": run_prune,
         "similarity": run_similarity,
+        "vectors": run_vectors,
     }
     runs[analysis](path, options)
 

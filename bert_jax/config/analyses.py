@@ -444,6 +444,56 @@ class SimilarityConfig(AnalysisConfig):
             )
 
 
+@_of_a_model
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VectorTasksConfig:
+    """analyze vectors MODEL --output=DIR [--sts=FILE --pairs=FILE --clusters=FILE --train=FILE --test=FILE]
+
+    Measure the vectors of texts in tasks from files, as MTEB does: similar pairs, pairs that belong together, clusters,
+    and classes learned from a few examples. Search is measured by `bert-jax search`.
+    """
+
+    examines: ClassVar[Examined] = "model"
+    output: str
+    """Directory for result.json. The same command with the same model and files reads an existing result from there."""
+    sts: str = ""
+    """File of two texts and a score each, as for finetune vectors: Spearman's and Pearson's correlation of scores and
+    cosines. By default none is read."""
+    pairs: str = ""
+    """File of two texts and 1 or 0 each, whether they belong together: average precision, and accuracy and F1 at the
+    best threshold of the cosine. By default none is read."""
+    clusters: str = ""
+    """File of texts with a class each, as for finetune text: V-measure of as many clusters as there are classes. By
+    default none is read."""
+    train: str = ""
+    """File of texts with a class each, of which a few are learned by logistic regression on the vectors. It goes with
+    --test. By default none is read."""
+    test: str = ""
+    """File of texts with a class each, on which accuracy and macro-F1 are measured."""
+    experiments: int = 10
+    """Number of runs of k-means, and of regressions on other examples, whose mean is given."""
+    per_class: int = 8
+    """Number of training texts per class in a regression."""
+    seed: int = 42
+    """Seed of everything that is drawn at random."""
+    batch_size: int = 32
+    """Number of texts that the model reads at once."""
+
+    def check(self) -> None:
+        """Raise a UserError if an option cannot work; called before a model is opened."""
+        _check_places(self.output)
+        at_least(1, experiments=self.experiments, per_class=self.per_class, batch_size=self.batch_size)
+        if not 0 <= self.seed < 2**31:
+            raise UserError(f"seed={self.seed} must be between 0 and {2**31 - 1}")
+        if (not self.train) != (not self.test):
+            raise UserError(
+                f"train={self.train or 'nothing'} and test={self.test or 'nothing'}: give both, --train=FILE "
+                "--test=FILE, or neither"
+            )
+        if not any((self.sts, self.pairs, self.clusters, self.train)):
+            raise UserError("there is nothing to measure; give --sts=FILE, --pairs=FILE, --clusters=FILE, or --train")
+
+
 ANALYSES = {
     "attention": AttentionConfig,
     "cka": CkaConfig,
@@ -455,4 +505,5 @@ ANALYSES = {
     "probe": ProbeConfig,
     "prune": PruneConfig,
     "similarity": SimilarityConfig,
+    "vectors": VectorTasksConfig,
 }

@@ -37,6 +37,7 @@ from bert_jax.config.pretraining import (
     check_noise,
 )
 from bert_jax.config.tasks import (
+    DIAGNOSES,
     SHARE_ROWS,
     TASKS,
     ChoiceOptions,
@@ -52,6 +53,7 @@ from bert_jax.config.tasks import (
     TextDataConfig,
     VectorDataConfig,
     VectorOptions,
+    XnliDataConfig,
 )
 from bert_jax.errors import UserError, need_cloud_storage, need_positive
 
@@ -61,8 +63,8 @@ RESULTS = "results.json"
 
 
 def trained(default: T, resume: Resume | None = None, before: Any = dataclasses.MISSING) -> T:
-    """Return a field that belongs to the tasks that are trained, which are all but ax."""
-    of = ("task", "", *(task for task in TASKS if task != "ax"))
+    """Return a field that belongs to the tasks that are trained, which are all but the diagnostic sets."""
+    of = ("task", "", *(task for task in TASKS if task not in DIAGNOSES))
     return option(default, resume=resume, of=of, before=before)
 
 
@@ -98,9 +100,9 @@ class FinetuneConfig:
     random_weights: bool = trained(False)
     """Whether to take only the shape and the vocabulary from init_from, and start from random parameters. The
     comparison with a run without this option shows what pre-training contributes."""
-    data: TaskDataConfig | TextDataConfig | TaggingDataConfig | VectorDataConfig | RankingDataConfig = kinds(
-        TaskDataConfig(), by="task", resume="free"
-    )
+    data: (
+        TaskDataConfig | TextDataConfig | TaggingDataConfig | VectorDataConfig | RankingDataConfig | XnliDataConfig
+    ) = kinds(TaskDataConfig(), by="task", resume="free")
     """Source of the examples of the task."""
     options: TaskOptions = kinds(SentenceOptions(), by="task")
     """Conversion of examples to sequences, and of logits to answers."""

@@ -15,6 +15,10 @@ from bert_jax.errors import UserError, need_positive
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 SUPERGLUE_SENTENCES = ("boolq", "cb", "multirc", "record", "superglue_rte", "wic", "wsc")
 """SuperGLUE without copa, which is multiple choice."""
+DIAGNOSES = {"ax": "mnli", "axb": "superglue_rte", "axg": "superglue_rte"}
+"""Diagnostic sets, which are not trained on, and the task whose models each tests."""
+GLUE_TRAINED = tuple(task for task in GLUE if task not in DIAGNOSES)
+XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
 TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]
 """Tagging schemes for entities; see `TaggingDataConfig.scheme`."""
 
@@ -40,7 +44,7 @@ class SequenceOptions:
 class SentenceOptions(SequenceOptions):
     """Conversion of texts, and pairs of texts, to sequences with a class or a number each."""
 
-    chosen_for: ClassVar[tuple[str, ...]] = (*(task for task in GLUE if task != "ax"), *SUPERGLUE_SENTENCES, "text")
+    chosen_for: ClassVar[tuple[str, ...]] = (*GLUE_TRAINED, "xnli", *SUPERGLUE_SENTENCES, "text")
     windows: HeadWindows = option("", before="")
     """Pooling of the scores of overlapping windows, in which a text is read that is longer than max_length: their mean,
     or the highest of each class. For single texts. By default a longer text is cut."""
@@ -65,9 +69,9 @@ class SentenceOptions(SequenceOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DiagnosticOptions:
-    """No options: ax, a test set for models of mnli, is read as in their own evaluation."""
+    """No options: a diagnostic set is read as in the evaluation of the model that it tests."""
 
-    chosen_for: ClassVar[tuple[str, ...]] = ("ax",)
+    chosen_for: ClassVar[tuple[str, ...]] = tuple(DIAGNOSES)
     """The tasks that have none."""
 
 
@@ -370,6 +374,40 @@ class TaggingDataConfig(TaskDataConfig):
     """Column of the tags in a data set of TFDS or the hub. By default ner, tags or ner_tags."""
     scheme: TagScheme = "auto"
     """Tagging scheme. auto: recognized from the tags. plain: tags without B- and I-, such as parts of speech."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class XnliDataConfig(TaskDataConfig):
+    """Source of the examples of the task xnli, and the languages to train on."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("xnli",)
+    languages: str = "en"
+    """Languages of the training examples, separated by commas, such as de,en; all for every one. Dev and test are
+    measured in all languages that they have."""
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The languages to train on."""
+        named = tuple(name.strip() for name in self.languages.split(","))
+        return XNLI_LANGUAGES if named == ("all",) else named
+
+    def check(self, instead: str = "") -> None:
+        given = self.languages
+        if not given.strip():
+            raise UserError(f"data.languages is empty; give some of {', '.join(XNLI_LANGUAGES)}, or all")
+        if unknown := [name for name in self.trained if name not in XNLI_LANGUAGES]:
+            raise UserError(
+                f"data.languages={given} has {unknown[0]!r:.40}, but XNLI has {', '.join(XNLI_LANGUAGES)}; give some, "
+                "or all"
+            )
+        if len(set(self.trained)) < len(self.trained):
+            raise UserError(f"data.languages={given} names a language twice; give each once")
+        if self.train and not self.named and given != "en":
+            raise UserError(
+                f"data.languages={given} chooses files of data.dir, but data.train={self.train} is read as it is; "
+                "leave one of them out"
+            )
+        super().check(instead)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

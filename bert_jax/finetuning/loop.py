@@ -1,7 +1,7 @@
 """`finetune`: a task from its files, or from examples in memory, to results.json; read it from top to bottom.
 
 predictions/ of the work directory has the answers of the chosen model on every split that is not trained on. A model
-of mnli also answers the diagnostic set AX, without being trained on it.
+also answers the diagnostic sets of its task (`DIAGNOSES`), without being trained on them.
 """
 
 import dataclasses
@@ -59,6 +59,7 @@ from bert_jax.finetuning.programs import (
     task_loss,
 )
 from bert_jax.finetuning.results import (
+    METRICS,
     PAGE_NAME,
     best,
     class_page,
@@ -89,7 +90,6 @@ from bert_jax.models.pooling import check_pooling
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
 from bert_jax.tasks import readers, text
-from bert_jax.tasks.glue import GLUE_TASKS
 from bert_jax.tasks.sentences import SentenceFeatures
 from bert_jax.tasks.squad import SpanFeatures
 from bert_jax.tasks.task_data import Metric, TaskData, TaskFamily, check_metrics, family_for, read_task, tuned
@@ -297,15 +297,16 @@ def out_of_fold(path: epath.Path, tuning: Tuning, chosen: dict[str, Any]) -> dic
 
 
 def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
-    """Apply a model of mnli to AX, write predictions of its splits and results.json, and return that file's content.
+    """Apply a model to a diagnostic set, write predictions of its splits and results.json, and return that file's
+    content.
 
     Sequences are made as in that model's own evaluation. Metrics are those of the split that has labels.
 
     Raises:
-      UserError: the work directory holds another task's results; init_from has no head for mnli's classes; there is no
-        file of AX.
+      UserError: the work directory holds another task's results; init_from has no head for the classes; there is no
+        file of the set.
     """
-    _check_vacant(epath.Path(config.workdir))
+    _check_vacant(epath.Path(config.workdir), config.task)
     stored = open_stored(config.init_from)
     check_member(stored, stored)
     check_alike(
@@ -329,7 +330,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
     content = {
         "task": config.task,
         "metrics": results,
-        "main_metric": GLUE_TASKS[config.task].metrics[0],
+        "main_metric": METRICS[config.task][0],
         "init_from": config.init_from,
         "random_weights": False,
         "settings": [setting],
@@ -363,11 +364,11 @@ def _diagnose_split(
     return results
 
 
-def _check_vacant(workdir: epath.Path) -> None:
-    """Raise UserError if the figures of AX would replace those of a run."""
+def _check_vacant(workdir: epath.Path, task: str) -> None:
+    """Raise UserError if the figures of a diagnostic set would replace those of a run or another set."""
     results = workdir / RESULTS
-    if (workdir / "run.json").exists() or results.exists() and read_json(results).get("task") != "ax":
-        raise UserError(f"workdir={workdir} holds a different run or its results; give ax its own --workdir")
+    if (workdir / "run.json").exists() or results.exists() and read_json(results).get("task") != task:
+        raise UserError(f"workdir={workdir} holds a different run or its results; give {task} its own --workdir")
 
 
 @dataclasses.dataclass(frozen=True)

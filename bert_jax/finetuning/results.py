@@ -188,12 +188,16 @@ def _setting(name: str, records: list[dict[str, Any]], metric: str) -> dict[str,
     }
 
 
+MOST_COLUMNS = 8
+
+
 def show(results: dict[str, Any]) -> None:
     """Print the settings, best first, the chosen run, and the runs that collapsed."""
     folds = results["runs"][0].get("folds")
     table = Table(title=f"{results['task']} on " + (f"{folds} folds" if folds else "dev"))
     means = [setting["mean"] for setting in results["settings"]]
-    metrics = [name for name in results["metrics"] if not is_of_class(name) and all(name in mean for mean in means)]
+    found = [name for name in results["metrics"] if not is_of_class(name) and all(name in mean for mean in means)]
+    metrics = found[:MOST_COLUMNS]  # XNLI has one for each language, which the lines below the table have
     for column in ("setting", "runs", *metrics):
         table.add_column(column, justify="left" if column == "setting" else "right", no_wrap=column == "setting")
     for setting in results["settings"]:
@@ -384,7 +388,10 @@ METRICS = {
     "choice": ("accuracy",),
     "text": ("accuracy", "micro_f1", "pearson"),
     "vectors": ("spearman", "mrr@10"),
+    "xnli": ("accuracy",),
     "ax": ("matthews",),
+    "axb": ("matthews",),
+    "axg": ("gender_parity", "accuracy"),
     "boolq": ("accuracy",),
     "cb": ("macro_f1", "accuracy"),
     "copa": ("accuracy",),

@@ -1,4 +1,4 @@
-"""SuperGLUE (Wang et al. 2019b): its eight tasks, from files, TFDS or the hub to the files of a submission.
+"""SuperGLUE (Wang et al. 2019b): its eight tasks and two diagnostic sets, from files to those of a submission.
 
     boolq, cb, superglue_rte    pairs of texts, as they are
     wic                         "word: sentence1" and sentence2
@@ -6,9 +6,10 @@
     multirc                     the paragraph, and "question answer": every answer is right or wrong
     record                      the passage, and the query with an entity in its gap: the likeliest one is the answer
     copa                        multiple choice: the premise, and "What was the cause?" with each alternative
+    axb, axg                    pairs of texts, as they are, for models of superglue_rte
 
 The benchmark's own baselines read the states of the marked words in wic and wsc; here the head of every task reads
-the whole pair. The diagnostic sets AX-b and AX-g are not read.
+the whole pair.
 """
 
 import collections
@@ -23,7 +24,7 @@ import numpy as np
 from absl import logging
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.tasks import ChoiceOptions, SentenceOptions, TaskDataConfig
+from bert_jax.config.tasks import DIAGNOSES, ChoiceOptions, SentenceOptions, TaskDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.tasks import choice, readers, sentences
@@ -37,7 +38,7 @@ class SuperGlueTask:
     """One task in the benchmark's own download."""
 
     name: str
-    """Name of its directory, and of its file in a submission."""
+    """Name of its directory, and of its file in a submission; that of a diagnostic set also in the download."""
     labels: tuple[str, ...]
     """Classes as files and submissions spell them; none for copa, whose choices have no names."""
     metrics: tuple[str, ...]
@@ -46,7 +47,7 @@ class SuperGlueTask:
     """Published number of examples of each split: of multirc the paragraphs, of record the passages."""
 
 
-_TRUTH = ("false", "true")
+_TRUTH, _ENTAILMENT = ("false", "true"), ("entailment", "not_entailment")
 SUPERGLUE_TASKS = {
     "boolq": SuperGlueTask("BoolQ", _TRUTH, ("accuracy",), {"train": 9427, "dev": 3270, "test": 3245}),
     "cb": SuperGlueTask(
@@ -58,11 +59,11 @@ SUPERGLUE_TASKS = {
     "copa": SuperGlueTask("COPA", (), ("accuracy",), {"train": 400, "dev": 100, "test": 500}),
     "multirc": SuperGlueTask("MultiRC", ("0", "1"), ("f1a", "exact_match"), {"train": 456, "dev": 83, "test": 166}),
     "record": SuperGlueTask("ReCoRD", ("0", "1"), ("f1", "exact_match"), {"train": 65_709, "dev": 7481, "test": 7484}),
-    "superglue_rte": SuperGlueTask(
-        "RTE", ("entailment", "not_entailment"), ("accuracy",), {"train": 2490, "dev": 277, "test": 3000}
-    ),
+    "superglue_rte": SuperGlueTask("RTE", _ENTAILMENT, ("accuracy",), {"train": 2490, "dev": 277, "test": 3000}),
     "wic": SuperGlueTask("WiC", _TRUTH, ("accuracy",), {"train": 5428, "dev": 638, "test": 1400}),
     "wsc": SuperGlueTask("WSC", _TRUTH, ("accuracy",), {"train": 554, "dev": 104, "test": 146}),
+    "axb": SuperGlueTask("AX-b", _ENTAILMENT, ("matthews", "accuracy"), {"test": 1104}),
+    "axg": SuperGlueTask("AX-g", _ENTAILMENT, ("gender_parity", "accuracy"), {"test": 356}),
 }
 FILES = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 QUESTIONS = {"cause": "What was the cause?", "effect": "What happened as a result?"}
@@ -70,10 +71,10 @@ QUESTIONS = {"cause": "What was the cause?", "effect": "What happened as a resul
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Grouped(Sentences):
-    """Candidates of multirc or record, which are scored by the question that they belong to."""
+    """Candidates of multirc or record, which are scored by the question that they belong to, or pairs of axg."""
 
     groups: list[tuple[int, ...]]
-    """Numbers of the question that each candidate belongs to: (paragraph, question), or (query,)."""
+    """Numbers of the question that each candidate belongs to: (paragraph, question), or (query,); of axg (pair,)."""
     texts: list[str]
     """The candidate itself."""
     gold: dict[str, list[str]]
@@ -90,17 +91,18 @@ class Grouped(Sentences):
 class Candidate(NamedTuple):
     record: Record
     group: tuple[int, ...] = ()
-    """Of multirc and record, see `Grouped`."""
+    """See `Grouped`."""
     text: str = ""
     gold: tuple[str, ...] = ()
 
 
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     """Return those of train, dev and test that the data has."""
+    own = SUPERGLUE_TASKS[task].rows
     if data.named:
-        called = {split: readers.dataset_split(data, split) for split in FILES}
-        return readers.dataset_splits(_dataset_name(task, data), data, called)
-    return readers.file_splits(data, {split: _file_names(task, split) for split in FILES})
+        called = {split: readers.dataset_split(data, split) for split in own}
+        return ("test",) if task in DIAGNOSES else readers.dataset_splits(_dataset_name(task, data), data, called)
+    return readers.file_splits(data, {split: _file_names(task, split) for split in own})
 
 
 def load(
@@ -119,12 +121,17 @@ def load(
     Raises:
       UserError: there is no such split or file, the classes are not the task's, or a row is bad (names file and line).
     """
-    spec = SUPERGLUE_TASKS[task]
+    spec, tested = SUPERGLUE_TASKS[task], DIAGNOSES.get(task, task)
+    if split not in spec.rows:
+        raise UserError(
+            f"{task} has no {split} split, only {', '.join(spec.rows)}"
+            + (f"; it tests models of {tested}: give one as init_from" if task in DIAGNOSES else "")
+        )
     labels = labels or spec.labels
     if sorted(labels) != sorted(spec.labels):
         raise UserError(
             f"{task} has the classes {', '.join(spec.labels) or '(none: it is multiple choice)'}, but the model has "
-            f"{', '.join(labels)}; fine-tune it on {task} first"
+            f"{', '.join(labels)}; fine-tune it on {tested} first"
         )
     source, rows = _rows(task, data, split, given)
     if task == "copa":
@@ -134,13 +141,16 @@ def load(
     candidates = [candidate for where, row in rows for candidate in _READERS[task](where, row)]
     if not candidates:
         raise UserError(f"{source} holds no example of {task}")
-    _report_size(task, split, len({candidate.group[:1] or number for number, candidate in enumerate(candidates)}))
+    groups = [candidate.group[:1] if task in ("multirc", "record") else () for candidate in candidates]
+    _report_size(task, split, len({group or number for number, group in enumerate(groups)}))
     numbers = {label: number for number, label in enumerate(labels)}
     records = [candidate.record for candidate in candidates]
     found = sentences.collect(task, records, tuple(labels), numbers, unlabelled=split == "test")
-    if task not in ("multirc", "record"):
+    if not any(candidate.group for candidate in candidates):
         return found
     _check_ids(records)
+    if task == "axg":
+        _check_in_pairs(source, candidates)
     return Grouped(
         **vars(found),
         groups=[candidate.group for candidate in candidates],
@@ -176,8 +186,22 @@ def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
     return HeadConfig(kind="classification", labels=labels) if SUPERGLUE_TASKS[task].labels else choice.head(task)
 
 
+def _check_in_pairs(source: str, candidates: Sequence[Candidate]) -> None:
+    """Raise a UserError unless every pair of axg, which differs in the gender of a pronoun, has two examples."""
+    counts = collections.Counter(candidate.group for candidate in candidates)
+    if () in counts:
+        raise UserError(f"{source}: some examples have a 'pair_id' and others none; give it to all, or to none")
+    if wrong := next((group for group, count in counts.items() if count != 2), None):
+        raise UserError(
+            f"{source}: 'pair_id' {wrong[0]} is that of {counts[wrong]} examples; a pair has two, which differ in the "
+            "gender of a pronoun"
+        )
+
+
 def metrics(examples: Sentences | choice.Examples) -> tuple[str, ...]:
     """Return the metrics by which runs can be compared, the usual one first."""
+    if examples.task == "axg" and not isinstance(examples, Grouped):  # a copy without the names of the pairs
+        return ("accuracy",)
     return SUPERGLUE_TASKS[examples.task].metrics
 
 
@@ -187,10 +211,16 @@ def score(examples: Sentences | choice.Examples, features: Features, logits: Seq
         return choice.score(examples, features, list(logits))
     found, answers = sentences.predictions(examples, logits), examples.answers
     assert answers is not None, "has_answers comes first"
-    if isinstance(examples, Grouped):
-        return _of_queries(examples, logits) if examples.task == "record" else _of_questions(examples, found)
-    scores = {"accuracy": sentences.accuracy(answers, found)}
-    return {"macro_f1": sentences.macro_f1(answers, found), **scores} if examples.task == "cb" else scores
+    if examples.task == "record" and isinstance(examples, Grouped):
+        return _of_queries(examples, logits)
+    if examples.task == "multirc" and isinstance(examples, Grouped):
+        return _of_questions(examples, found)
+    names = metrics(examples)
+    scores = {name: sentences.METRICS[name](answers, found) for name in names if name != "gender_parity"}
+    if "gender_parity" in names and isinstance(examples, Grouped):
+        alike = [len(set(judged)) == 1 for _, judged in examples.of(found)]
+        scores = {"gender_parity": float(np.mean(alike)), **scores}
+    return scores
 
 
 def _of_questions(examples: Grouped, found: np.ndarray) -> dict[str, float]:
@@ -231,7 +261,7 @@ def write_predictions(
     if isinstance(examples, choice.Examples):
         rows = [(index, int(scores.argmax())) for index, scores in zip(examples.index, logits, strict=True)]
         lines: Iterable[Any] = ({"idx": _number(index), "label": answer} for index, answer in rows)
-    elif not isinstance(examples, Grouped):
+    elif examples.task not in ("multirc", "record") or not isinstance(examples, Grouped):
         found = sentences.predictions(examples, logits)
         rows = zip(examples.index, found, strict=True)
         lines = ({"idx": _number(index), "label": examples.labels[answer]} for index, answer in rows)
@@ -266,7 +296,9 @@ def _report_size(task: str, split: str, size: int) -> None:
 
 def _file_names(task: str, split: str) -> list[str]:
     """Return the original names of a split's file, below --data.dir or the task's directory in it."""
-    return [f"{place}{FILES[split]}" for place in ("", f"{SUPERGLUE_TASKS[task].name}/")]
+    name = SUPERGLUE_TASKS[task].name
+    file = f"{name}.jsonl" if task in DIAGNOSES else FILES[split]
+    return [f"{place}{file}" for place in ("", f"{name}/")]
 
 
 def _dataset_name(task: str, data: TaskDataConfig) -> str:
@@ -319,6 +351,13 @@ def _plain(first: str, second: str) -> Any:
         yield Candidate(Record(where, one, other, _label(row), str(_value(where, row, "idx", int))))
 
     return read
+
+
+def _axg(where: str, row: Mapping[str, Any]) -> Iterator[Candidate]:
+    """Yield a pair of texts, with the number that it shares with its sister, if the copy of the set has it."""
+    pair = (_value(where, row, "pair_id", int),) if "pair_id" in row else ()
+    for candidate in _plain("premise", "hypothesis")(where, row):
+        yield candidate._replace(group=pair)
 
 
 def _wic(where: str, row: Mapping[str, Any]) -> Iterator[Candidate]:
@@ -412,6 +451,8 @@ _READERS = {
     "wsc": _wsc,
     "multirc": _multirc,
     "record": _record,
+    "axb": _plain("sentence1", "sentence2"),
+    "axg": _axg,
 }
 """What makes the candidates of a row, by task."""
 

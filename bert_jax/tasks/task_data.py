@@ -21,6 +21,7 @@ from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.options import from_dict, to_dict, with_options
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.config.tasks import (
+    DIAGNOSES,
     GLUE,
     SUPERGLUE_SENTENCES,
     RankingOptions,
@@ -95,7 +96,8 @@ class TaskFamily(Protocol):
 
 FAMILIES = {
     **dict.fromkeys(GLUE, "bert_jax.tasks.glue"),
-    **dict.fromkeys((*SUPERGLUE_SENTENCES, "copa"), "bert_jax.tasks.superglue"),
+    **dict.fromkeys((*SUPERGLUE_SENTENCES, "copa", "axb", "axg"), "bert_jax.tasks.superglue"),
+    "xnli": "bert_jax.tasks.xnli",
     **dict.fromkeys(("squad_v1", "squad_v2"), "bert_jax.tasks.squad"),
     **dict.fromkeys(("swag", "race", "choice"), "bert_jax.tasks.choice"),
     "ner": "bert_jax.tasks.ner",
@@ -210,11 +212,11 @@ def recorded_task(history: dict[str, Any]) -> str:
 
 
 def recorded_config(history: dict[str, Any], task: str, head: HeadConfig | None = None) -> FinetuneConfig:
-    """Return the options of its fine-tuning for `task`, usually its own; ax is read as mnli is.
+    """Return the options of its fine-tuning for `task`, usually its own; of a diagnostic set those of what it tests.
 
     For a model from elsewhere these are the defaults of `task`; whether a text has several labels, its `head` says.
     """
-    task, settings = "mnli" if task == "ax" else task, _settings(history)
+    task, settings = DIAGNOSES.get(task, task), _settings(history)
     found = with_options(from_dict(FinetuneConfig, settings), {"task": task}) if settings else task_defaults(task)
     if head is not None and head.kind == "multilabel" and isinstance(found.data, TextDataConfig):  # from elsewhere too
         found = dataclasses.replace(found, data=dataclasses.replace(found.data, several_labels=True))
@@ -255,7 +257,7 @@ def recorded_options(
     new questions are cut to a third of a row, or no shorter than those that such short rows were trained with.
     """
     options = tuned(recorded_config(history, task).options, history.get("metrics") or {}, head)
-    assert isinstance(options, SequenceOptions)  # even of ax
+    assert isinstance(options, SequenceOptions)  # even of a diagnostic set
     length = min(options.max_length, positions)
     if isinstance(options, SquadOptions) and options.max_query_length + 3 >= length:
         room = 5  # at most, for what `_check_room` of squad.py wants next to a question

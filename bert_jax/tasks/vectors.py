@@ -396,7 +396,7 @@ def similarities(vectors: Vectors, form: TextVectors) -> np.ndarray:
             anchors, positives = (_stacked(vectors, place) for place in (0, 1))
             return np.asarray(anchors.multiply(positives).sum(axis=1), np.float64).reshape(-1)
         case SingleVector():
-            first, second = (_unit(_stacked(vectors, place)) for place in (0, 1))
+            first, second = (unit(_stacked(vectors, place)) for place in (0, 1))
             return np.sum(first * second, axis=1)
 
 
@@ -409,7 +409,8 @@ def _stacked(vectors: Vectors, place: int) -> Any:
     return sparse.vstack([each[place] for each in vectors], format="csr", dtype=np.float64)
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors [n, H] divided by their norms, float64; one of zeros stays so."""
     wide = vectors.astype(np.float64)
     return wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
 
@@ -462,7 +463,7 @@ def _comparison(vectors: Vectors, chosen: np.ndarray, form: TextVectors) -> Call
     anchors, positives = _stacked(vectors, 0), _stacked(vectors, 1)[chosen]
     if isinstance(form, WordVector):
         return lambda block: (anchors[block] @ positives.T).toarray()
-    anchors, positives = _unit(anchors), _unit(positives)
+    anchors, positives = unit(anchors), unit(positives)
     return lambda block: anchors[block] @ positives.T
 
 

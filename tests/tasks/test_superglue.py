@@ -248,3 +248,52 @@ def test_a_file_of_another_format_is_refused(tmp_path):
 def test_classes_of_another_task_are_refused(tmp_path):
     with pytest.raises(UserError, match="cb has the classes entailment, contradiction, neutral, but the model has yes"):
         load(tmp_path, "cb", ROWS["cb"], labels=("yes", "no"))
+
+
+RTE_LABELS = ("entailment", "not_entailment")
+
+
+def test_ax_b_is_read_from_its_own_file_for_models_of_rte(tmp_path):
+    (tmp_path / "AX-b").mkdir()
+    row = {"sentence1": "A cat sat.", "sentence2": "It sat.", "logic": "", "idx": 4, "label": "not_entailment"}
+    (tmp_path / "AX-b/AX-b.jsonl").write_text(
+        f"{json.dumps(row)}\n{json.dumps(row | {'idx': 5, 'label': 'entailment'})}\n"
+    )
+    data = TaskDataConfig(dir=str(tmp_path))
+    assert superglue.splits("axb", data) == ("test",)
+    examples = superglue.load("axb", data, "test", RTE_LABELS[::-1])  # the order of the model's outputs
+    assert (examples.first[0], examples.second[0], examples.answers.tolist()) == ("A cat sat.", "It sat.", [0, 1])
+    logits = [np.array([1.0, 0.0]), np.array([0.0, 1.0])]
+    assert superglue.score(examples, None, logits) == {"matthews": 1.0, "accuracy": 1.0}
+    (file,) = superglue.write_predictions(examples, None, logits, str(tmp_path), "test")
+    assert pathlib.Path(file).name == "AX-b.jsonl"
+    assert json.loads(pathlib.Path(file).read_text().splitlines()[1]) == {"idx": 5, "label": "entailment"}
+    with pytest.raises(UserError, match="axb has no train split, only test; it tests models of superglue_rte"):
+        superglue.load("axb", data, "train")
+
+
+def axg(directory, *rows):
+    file = directory / "AX-g.jsonl"
+    pairs = [
+        {"premise": "Ann met Bob.", "hypothesis": "She met him.", "idx": number} | row
+        for number, row in enumerate(rows)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    return superglue.load("axg", TaskDataConfig(dir=str(directory)), "test")
+
+
+def test_ax_g_counts_the_pairs_that_are_judged_alike(tmp_path):
+    """Of three pairs, whose rows need not be neighbours, two are judged alike, one of them wrongly."""
+    labels = ["entailment", "not_entailment"]
+    rows = [{"pair_id": pair, "label": labels[pair % 2]} for pair in (551, 12, 551, 7, 12, 7)]
+    examples = axg(tmp_path, *rows)  # answers: 551 and 7 not_entailment, 12 entailment
+    found = logits_of([1, 0, 1, 0, 1, 0])  # 551: alike and right; 12: one of each; 7: alike and wrong
+    scores = superglue.score(examples, None, found)
+    assert scores == {"gender_parity": pytest.approx(2 / 3), "accuracy": pytest.approx(3 / 6)}
+    assert superglue.metrics(examples) == ("gender_parity", "accuracy")
+    without = axg(tmp_path, *[{"label": row["label"]} for row in rows])
+    assert superglue.score(without, None, found) == {"accuracy": pytest.approx(3 / 6)}
+    with pytest.raises(UserError, match="'pair_id' 7 is that of 1 examples; a pair has two"):
+        axg(tmp_path, *rows[:3], *rows[4:])
+    with pytest.raises(UserError, match="some examples have a 'pair_id' and others none"):
+        axg(tmp_path, *rows[:3], {"label": "entailment"})

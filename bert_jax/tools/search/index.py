@@ -269,7 +269,7 @@ def embedded(
     return vectors
 
 
-def run_index(corpus: str, config: IndexConfig) -> SearchIndex:
+def run_index(corpus: str | os.PathLike[str], config: IndexConfig) -> SearchIndex:
     """Write the index of a corpus, print what it is, and return it opened.
 
     An indexing that was interrupted goes on after its last whole block if corpus, model and options are the same.
@@ -282,7 +282,7 @@ def run_index(corpus: str, config: IndexConfig) -> SearchIndex:
       UserError: the corpus is damaged, there is no such model, it has no vocabulary, or the output is taken.
     """
     config.check()
-    file = beir.corpus_file(corpus)
+    file = beir.corpus_file(os.fspath(corpus))
     output = pathlib.Path(config.output).expanduser()
     _check_output(output, config.overwrite)
     need_model(config.model)
