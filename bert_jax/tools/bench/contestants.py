@@ -15,9 +15,18 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.config import ComputeConfig, Config, Phase, PrepareConfig, resolve_phases, resolve_stages
+from bert_jax.config import (
+    ComputeConfig,
+    Config,
+    EmbeddingConfig,
+    Phase,
+    PrepareConfig,
+    resolve_phases,
+    resolve_stages,
+)
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.options import from_dict
+from bert_jax.config.tasks import VectorOptions
 from bert_jax.errors import UserError
 from bert_jax.tools.bench.peer.serving import Prepared, peak_memory, print_loading, serve
 
@@ -237,9 +246,9 @@ def encoding(config: FinetuneConfig, job: dict[str, Any]) -> Prepared:
 
     texts = json.loads(pathlib.Path(job["texts"]).read_text(encoding="utf-8"))
     model = load(config.init_from, compute=config.compute)
-    function = (
-        model.encode if job["work"] == "encoding" else functools.partial(model.embed, pooling="mean", normalize=False)
-    )
+    form = config.options.embedding if isinstance(config.options, VectorOptions) else EmbeddingConfig()
+    embed = functools.partial(model.embed, pooling=form.pooling, normalize=form.normalize)
+    function = model.encode if job["work"] == "encoding" else embed
     encode = functools.partial(function, batch_size=config.batch_size, max_length=config.max_length, progress=False)
 
     def work(units: int) -> None:

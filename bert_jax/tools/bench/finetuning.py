@@ -1,9 +1,10 @@
 """Benchmark fine-tuning, `encode` and `embed` (`bert-jax bench finetune`), and loading a model (`bert-jax bench load`).
 
-The peer is transformers, which trains and encodes in the order and data type that are fastest for it, and for vectors
-sentence-transformers too, where its environment has that.
+The peer is transformers, which trains and encodes in the order and data type that are fastest for it. For the task
+vectors it is sentence-transformers, with its own losses and `encode`, and in `bench load` with its first answer.
 """
 
+import dataclasses
 import functools
 import json
 import os
@@ -18,19 +19,25 @@ import numpy as np
 from bert_jax import hub
 from bert_jax.config.commands import FinetuneBenchConfig, LoadBenchConfig
 from bert_jax.config.options import to_dict
-from bert_jax.data.sequences import Features
+from bert_jax.config.tasks import VectorOptions
+from bert_jax.config.vectors import Cosent, InfoNce
+from bert_jax.data.sequences import Features, TextFeatures
 from bert_jax.devices.process import computing_variables
 from bert_jax.errors import UserError
+from bert_jax.finetuning.loop import with_embedding
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, check_fit
 from bert_jax.tasks.sentences import Sentences
 from bert_jax.tasks.task_data import TaskData, read_task
+from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.tools.bench import turns
 
 WORKS = ("training", "encoding", "embedding")
+VECTOR_WORKS = ("training", "embedding")
+"""Works of the task vectors, whose model is made for vectors and not for states."""
 STEPS_PER_UNIT = 16  # lengths differ from batch to batch
-PARTS = ("imports", "load", "load_and_read", "from_the_start")
+PARTS = ("imports", "load", "load_and_read", "first_answer", "from_the_start")
 
 
 def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
@@ -43,13 +50,9 @@ def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
     peer = turns.peer_versions(options)
     stored = open_stored(options.init_from)
     check_fit(stored)
+    options = dataclasses.replace(options, options=with_embedding(options.run, stored).options)
     data = read_task(options.run, stored.model, stored.need_tokenizer())
-    examples = data.train.examples
-    if not isinstance(examples, Sentences):
-        raise UserError(
-            f"task={options.task}: only tasks on sentences and pairs can be measured, such as sst2, mrpc or text"
-        )
-    texts, before = examples.first[: options.texts], turns.load_average()
+    texts, before = _texts(options, data), turns.load_average()
     with tempfile.TemporaryDirectory() as directory:
         place = pathlib.Path(directory)
         (place / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
@@ -61,6 +64,24 @@ def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
     turns.show(finetune_report(options, len(texts), waiting, played, values), options.output)
 
 
+def works_of(options: FinetuneBenchConfig) -> tuple[str, ...]:
+    """Return the kinds of work that are measured for a task."""
+    return VECTOR_WORKS if isinstance(options.options, VectorOptions) else WORKS
+
+
+def _texts(options: FinetuneBenchConfig, data: TaskData) -> list[str]:
+    """Return the texts to encode; raise a UserError if the examples of the task are not made of such."""
+    examples = data.train.examples
+    if isinstance(examples, VectorExamples):
+        return [text for texts in zip(*examples.texts, strict=True) for text in texts][: options.texts]
+    if not isinstance(examples, Sentences):
+        raise UserError(
+            f"task={options.task}: only vectors and tasks on sentences and pairs can be measured, such as sst2, mrpc "
+            "or text"
+        )
+    return examples.first[: options.texts]
+
+
 def _check_measurable(options: FinetuneBenchConfig) -> None:
     """Raise a UserError about an option that would be ignored, or with which a peer would do other work than ours."""
     ours = {"gradual_unfreezing": options.gradual_unfreezing, "distillation.teacher": options.distillation.teacher}
@@ -70,23 +91,37 @@ def _check_measurable(options: FinetuneBenchConfig) -> None:
         "features": options.features,
         "options.windows": getattr(options.options, "windows", ""),
     }
+    if isinstance(options.options, VectorOptions):
+        theirs |= _not_of_sentence_transformers(options, options.options)
     for name, value in (ours if options.peer == "none" else ours | theirs).items():
         if value:
             who = "the steps that are measured" if name in ours else f"those of --peer={options.peer}"
             raise UserError(f"{name}={value} is no part of {who}; leave it out")
 
 
+def _not_of_sentence_transformers(options: FinetuneBenchConfig, vectors: VectorOptions) -> dict[str, object]:
+    """Return what of the task vectors the peer's step does not have, by option; what is not asked for is empty."""
+    loss = vectors.loss
+    known = type(loss) in (InfoNce, Cosent)
+    return {
+        "options.loss.name": "" if known else loss.name,
+        "options.loss.symmetric": isinstance(loss, InfoNce) and loss.symmetric,
+        "options.dims": ",".join(map(str, vectors.dims)),
+        "micro_batches": options.micro_batches if options.micro_batches > 1 else "",
+    }
+
+
 def our_contestants(options: FinetuneBenchConfig, place: pathlib.Path) -> list[turns.Contestant]:
     """Return our contestants, one for each kind of work."""
     job = {"config": to_dict(options.run), "steps_per_unit": STEPS_PER_UNIT, "texts": str(place / "texts.json")}
     program = turns.our_program("finetune")
-    return [turns.Contestant(f"bert_jax, {work}", program, job | {"work": work}) for work in WORKS]
+    return [turns.Contestant(f"bert_jax, {work}", program, job | {"work": work}) for work in works_of(options)]
 
 
 def peer_contestants(
     options: FinetuneBenchConfig, outputs: int, facts: dict[str, Any], place: pathlib.Path
 ) -> list[turns.Contestant]:
-    """Return those of transformers, on the same weights and sequences, which `place` holds."""
+    """Return those of transformers or sentence-transformers, on the same weights and sequences, which `place` holds."""
     job = {
         "model": str(place / "model"),
         "sequences": str(place / "sequences.npz"),
@@ -98,11 +133,14 @@ def peer_contestants(
         "max_length": options.max_length,
         "steps_per_unit": STEPS_PER_UNIT,
     }
+    library = "transformers"
+    if isinstance(vectors := options.options, VectorOptions):
+        job["vectors"], library = {"pooling": vectors.embedding.pooling, **to_dict(vectors)}, "sentence-transformers"
     program = turns.peer_program(options.peer_python, "finetune")
     environment = computing_variables(os.environ)  # as ours
     return [
-        turns.Contestant(f"transformers, {work}", program, job | {"work": work}, environment, is_peer=True)
-        for work in WORKS
+        turns.Contestant(f"{library}, {work}", program, job | {"work": work}, environment, is_peer=True)
+        for work in works_of(options)
     ]
 
 
@@ -114,14 +152,19 @@ def write_for_peer(stored: StoredModel, data: TaskData, place: pathlib.Path) -> 
 
 
 def write_sequences(file: pathlib.Path, features: Features, kind: str) -> None:
-    """Write ids, segments and labels as torch takes them, the sequences one after the other, and their lengths."""
+    """Write ids, segments and labels as torch takes them, the sequences one after the other, and their lengths.
+
+    Of examples of several texts, the texts of each follow one another.
+    """
+    texts = features.texts() if isinstance(features, TextFeatures) else features
+    labels = np.zeros(len(features)) if features.labels is None else np.asarray(features.labels)
     np.savez(
         file,
         allow_pickle=False,
-        input_ids=np.concatenate(features.input_ids).astype(np.int64),
-        token_type_ids=np.concatenate(features.token_type_ids).astype(np.int64),
-        lengths=np.array([len(ids) for ids in features.input_ids]),
-        labels=np.asarray(features.labels).astype(np.float32 if kind in ("regression", "multilabel") else np.int64),
+        input_ids=np.concatenate(texts.input_ids).astype(np.int64),
+        token_type_ids=np.concatenate(texts.token_type_ids).astype(np.int64),
+        lengths=np.array([len(ids) for ids in texts.input_ids]),
+        labels=labels.astype(np.float32 if kind in ("regression", "multilabel", "vectors") else np.int64),
     )
 
 
@@ -133,10 +176,11 @@ def finetune_report(
     values: dict[str, Any],
 ) -> turns.Report:
     """Return each contestant's sequences per second; each is compared with bert_jax at the same work."""
+    works = works_of(options)
     unit = {"training": STEPS_PER_UNIT * options.batch_size, "encoding": texts, "embedding": texts}
     found: list[dict[str, Any]] = []
     for number, (one, taken) in enumerate(zip(waiting, played, strict=True)):
-        work = WORKS[number % len(WORKS)]
+        work = works[number % len(works)]
         wall, cpu = turns.seconds(taken)
         found.append(
             {
@@ -145,21 +189,22 @@ def finetune_report(
                 "sequences_per_second": unit[work] / wall.median,
                 "sequences_per_cpu_second": unit[work] / cpu.median,
                 "total_sequences_per_cpu_second": unit[work] / turns.total_cpu_seconds(taken),
-                "ratio": turns.ratio(played[number % len(WORKS)], taken),
+                "ratio": turns.ratio(played[number % len(works)], taken),
                 "facts": one.facts,
                 "turns": taken,
             }
         )
     ratios = {}
-    for entry in found[len(WORKS) :]:
+    for entry in found[len(works) :]:
         work, compared = entry["work"], entry["ratio"]
         ratios[f"ratio_{work}"], ratios[f"cpu_ratio_{work}"] = compared.wall.median, compared.cpu.median
         ratios[f"total_cpu_ratio_{work}"] = compared.total_cpu
     of_peer = lambda entry, cell: cell if "form" in entry["facts"] else ""
-    rates = {f"{entry['work']}_sequences_per_second": entry["sequences_per_second"] for entry in found[: len(WORKS)]}
+    rates = {f"{entry['work']}_sequences_per_second": entry["sequences_per_second"] for entry in found[: len(works)]}
     return turns.Report(
         {**values, **rates, **ratios, "contestants": found},
-        f"Fine-tuning {options.task}, batch {options.batch_size}, and {texts:,} texts as states and as vectors",
+        f"Fine-tuning {options.task}, batch {options.batch_size}, and {texts:,} texts as "
+        f"{'states and as ' * ('encoding' in works)}vectors",
         {
             "contestant": lambda entry: entry["name"],
             "sequences/s": lambda entry: f"{entry['sequences_per_second']:,.1f}",
@@ -172,7 +217,8 @@ def finetune_report(
         },
         [
             f"Medians of {options.rounds} rounds with quartiles, and all rounds together, since rounds differ where "
-            "batches are grouped by length. The form of transformers is the fastest that was tried."
+            "batches are grouped by length. The form of the peer is the fastest that was tried. An example of several "
+            "texts counts once in training."
         ],
     )
 
