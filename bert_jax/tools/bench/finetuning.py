@@ -235,21 +235,32 @@ def run_load(path: str, options: LoadBenchConfig, words: list[str]) -> None:
         stored = open_stored(each)
         if peer and each == path and stored.kind != "huggingface":
             raise UserError(f"peer=torch: transformers opens Hugging Face directories only, and {path} is not one")
-    ours = [
-        turns.Contestant(
-            f"bert_jax, {each}", in_new_processes(sys.executable), load_job(turns.our_program("load", each))
-        )
-        for each in (path, *others)
-    ]
-    theirs = load_job(turns.peer_program(options.peer_python, "load", hub.local_path(path), file="serving.py"))
-    peers = (
-        [turns.Contestant("transformers", in_new_processes(options.peer_python), theirs, is_peer=True)] if peer else []
-    )
+    loading, *more = [_of_ours(f"bert_jax, {each}", "load", each) for each in (path, *others)]
+    contestants = [loading]
+    if peer:
+        contestants.append(_of_peer(options, "transformers", "load", path))
+        model = open_stored(path)
+        if turns.SENTENCES in peer and model.tokenizer is not None and not model.embedding.unsupported:
+            contestants.append(_of_ours(f"bert_jax, {FIRST_VECTOR}", "answer", path))
+            contestants.append(_of_peer(options, f"{turns.SENTENCES}, {FIRST_VECTOR}", "answer", path))
     before = turns.load_average()
-    with turns.started([ours[0], *peers, *ours[1:]]) as waiting:
+    with turns.started([*contestants, *more]) as waiting:
         played = turns.take_turns(waiting, options.rounds, 0)
     values = turns.recorded("load", words, (before, turns.load_average()), peer=peer, model=path)
     turns.show(load_report(options, waiting, played, values), options.output)
+
+
+FIRST_VECTOR = "a first vector"
+"""What a contestant that answers does, in its name."""
+
+
+def _of_ours(name: str, word: str, path: str) -> turns.Contestant:
+    return turns.Contestant(name, in_new_processes(sys.executable), load_job(turns.our_program(word, path)))
+
+
+def _of_peer(options: LoadBenchConfig, name: str, word: str, path: str) -> turns.Contestant:
+    job = load_job(turns.peer_program(options.peer_python, word, hub.local_path(path), file="serving.py"))
+    return turns.Contestant(name, in_new_processes(options.peer_python), job, is_peer=True)
 
 
 def in_new_processes(python: str) -> tuple[str, ...]:
@@ -265,25 +276,27 @@ def load_job(command: tuple[str, ...]) -> dict[str, Any]:
 def load_report(
     options: LoadBenchConfig, waiting: list[turns.Waiting], played: list[list[turns.Turn]], values: dict[str, Any]
 ) -> turns.Report:
-    """Return what each part takes, and how the first compares with the others from the start to the end."""
-    found = []
+    """Return what each part takes, and how the first compares with the others from the start to the end.
+
+    Those that answer are compared with the first one that does.
+    """
+    found: list[dict[str, Any]] = []
+    first_of: dict[bool, list[turns.Turn]] = {}
     for one, taken in zip(waiting, played, strict=True):
         middle = lambda name, taken=taken: statistics.median(turn.found[name] for turn in taken)
-        parts = {name: middle(name) for name in PARTS}
+        parts = {name: middle(name) for name in PARTS if name in taken[0].found}
         memory = middle("peak_memory_bytes")
-        compared = turns.ratio(played[0], taken)
+        first = first_of.setdefault("first_answer" in parts, taken)
+        compared = turns.ratio(first, taken)
         found.append(
             {"name": one.name, "seconds": parts, "peak_memory_bytes": memory, "ratio": compared, "turns": taken}
         )
-    peers = [entry for entry in found if entry["name"] == "transformers"]
-    of_others = lambda entry, spread: "" if entry is found[0] else turns.shown(spread, ".2f")
+    peers = {name: entry for entry in found if (name := entry["name"].split(",")[0]) != turns.OURS}
+    ratios = {f"ratio_to_{name.replace('-', '_')}": entry["ratio"].wall.median for name, entry in peers.items()}
+    is_first = lambda entry: any(entry["turns"] is taken for taken in first_of.values())
+    of_others = lambda entry, spread: "" if is_first(entry) else turns.shown(spread, ".2f")
     return turns.Report(
-        {
-            **values,
-            "seconds": found[0]["seconds"],
-            **({"ratio_to_transformers": peers[0]["ratio"].wall.median} if peers else {}),
-            "contestants": found,
-        },
+        {**values, "seconds": found[0]["seconds"], **ratios, "contestants": found},
         "Loading a model in a new process",
         {
             "contestant": lambda entry: entry["name"],
@@ -292,9 +305,12 @@ def load_report(
             "first is faster by": lambda entry: of_others(entry, entry["ratio"].wall),
             "CPU": lambda entry: of_others(entry, entry["ratio"].cpu),
         },
-        [f"Medians of {options.rounds} rounds; ratios are those of whole processes, their end included."],
+        [
+            f"Medians of {options.rounds} rounds; ratios are those of whole processes, their end included. The first "
+            "is the first that does the same: loads all parameters, or loads the model and answers."
+        ],
     )
 
 
 def _part(part: str, entry: dict[str, Any]) -> str:
-    return f"{entry['seconds'][part]:.2f}"
+    return f"{entry['seconds'][part]:.2f}" if part in entry["seconds"] else ""

@@ -309,7 +309,7 @@ def sentence_model(job: dict[str, Any], dtype: Any) -> Any:
     from sentence_transformers import SentenceTransformer, models
 
     made = job["vectors"]
-    words = models.Transformer(job["model"], max_seq_length=job["max_length"], model_args={"dtype": dtype})
+    words = models.Transformer(job["model"], max_seq_length=job["max_length"], model_kwargs={"dtype": dtype})
     size = words.auto_model.config.hidden_size
     modules = [words, models.Pooling(size, POOLINGS[made["pooling"]]), *[models.Normalize()] * bool(made["normalize"])]
     return SentenceTransformer(modules=modules, device=job["device"])
