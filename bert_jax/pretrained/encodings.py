@@ -6,6 +6,7 @@ and normalized.
 """
 
 import dataclasses
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ from jax.typing import ArrayLike
 
 from bert_jax.config import EmbeddingConfig, EncoderConfig
 from bert_jax.config.heads import Combination, Pooling
-from bert_jax.data.preparation.local_run import cores
 from bert_jax.data.sequences import Batch, Features, PackedBatches, as_features, batches, sequence_lengths, text_places
 from bert_jax.devices.process import machine_memory
 from bert_jax.errors import UserError
@@ -193,7 +193,7 @@ def _cached_positions() -> int | None:
 
     What a feed-forward network keeps of 2,048 positions is 12 MiB for a width of 384, and 25 for 768.
     """
-    return max(2048, 1024 * cores()) if platform_in_use() == "cpu" else None
+    return max(2048, 1024 * (os.cpu_count() or 1)) if platform_in_use() == "cpu" else None
 
 
 LONG = 10  # number of batches from which on a progress bar is shown
