@@ -5,6 +5,7 @@ import json
 import math
 import pathlib
 import re
+import sys
 import types
 
 import jax
@@ -216,6 +217,12 @@ def test_transformers_takes_turns(bench, tmp_path, peer):
             and len(first) >= {"training": 4, "encoding": 3, "embedding": 2}[work]
         )
         assert set(tried) == {name for name in first if first[name] < 3 * min(first.values())}
+
+
+def test_a_peer_without_sentence_transformers_is_refused_in_one_line(torch_contestants, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(torch_contestants.Refusal, match=r"^this environment has no sentence-transformers .*pip install"):
+        torch_contestants.sentence_transformers()
 
 
 def test_the_orders_of_the_peer(torch_contestants):
