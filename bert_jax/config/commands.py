@@ -117,10 +117,10 @@ class FinetuneBenchConfig(FinetuneConfig, TurnsConfig):
     """bench finetune TASK --init_from=MODEL [--data.dir=DIR] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
 
     Measure fine-tuning steps, and texts as states of tokens and as vectors, in turns with transformers, which uses its
-    fastest order and data type, and for vectors with sentence-transformers, where that is installed and faster.
+    fastest order and data type. For the task vectors, the peer is sentence-transformers with its own loss and encode.
 
-    TASK is that of `bert-jax finetune`, on sentences or pairs, and all options of that command apply, except that no
-    --workdir is needed. Both sides start from the same weights and train on the same token ids.
+    TASK is that of `bert-jax finetune`, vectors or one on sentences or pairs, and all options of that command apply,
+    except that no --workdir is needed. Both sides start from the same weights and train on the same token ids.
     """
 
     texts: int = 1_000
@@ -164,7 +164,7 @@ class LoadBenchConfig(TurnsConfig):
     Measure how fast a model is loaded, from the start of a new process until every parameter has been read, in turns.
 
     MODEL is anything that bert_jax.load opens; for transformers it must be a Hugging Face directory. Each turn is one
-    process, whatever turn_seconds says.
+    process, whatever turn_seconds says. Where peer_python has sentence-transformers, both sides also make a first vector.
     """
 
     also: tuple[str, ...] = ()

@@ -749,6 +749,8 @@ def filled(
 
 WIDTHS = (64, 96, 128)
 """Positions of rows for several texts: attention takes longer in wider ones, but less stays empty."""
+ALIKE = 512
+"""Positions of a row to all of which attention takes about as long as the products of a layer, on a CPU."""
 
 
 def as_features(rows: list[tuple[np.ndarray, np.ndarray]], longest: int) -> Features:
@@ -772,21 +774,26 @@ def batches(features: Features, batch_size: int) -> Iterator[tuple[np.ndarray, B
 class PackedBatches:
     """The numbers of the sequences in each batch, and the batch, in rows of several sequences, the longest rows first.
 
-    A row has the length of a rung that the longest of its sequences needs, or that of the one of WIDTHS which needs the
-    fewest positions. The numbers are in the order of `text_places`. A batch has `batch_size` rows or, of fewer rows of
-    a length, the next power of two.
+    A row has the length of a rung that the longest of its sequences needs, or that of the one of WIDTHS which costs
+    least: each position takes as long as its matrix products and attention to the whole row. The numbers are in the
+    order of `text_places`. A batch has `batch_size` rows or, of fewer rows of a length, the next power of two.
+
+    Args:
+      batch_size: most rows of a batch.
+      positions: most positions of a batch of several rows; None: as many as the rows have.
     """
 
-    def __init__(self, features: Features, batch_size: int):
+    def __init__(self, features: Features, batch_size: int, positions: int | None = None):
         self._features = features
+        self._batch_size, self._positions = batch_size, positions
         lengths, rungs = sequence_lengths(features), np.array(ladder(features.max_length))
         reached = [rungs[np.searchsorted(rungs, min(width, lengths.sum(), rungs[-1]))] for width in WIDTHS]
-        _, row, start, self._widths = min(
-            (_packed(lengths, rungs, width) for width in reached), key=lambda found: found[0]
+        row, start, self._widths = min(
+            (_packed(lengths, rungs, width) for width in reached), key=lambda found: _cost(found[2])
         )
         self._order = np.argsort(row, kind="stable")
         self._row, self._start = row[self._order], start[self._order]
-        self._parts = [part for width in np.unique(self._widths)[::-1] for part in self._cut(int(width), batch_size)]
+        self._parts = [part for width in np.unique(self._widths)[::-1] for part in self._cut(int(width))]
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -797,10 +804,11 @@ class PackedBatches:
             numbers, row, start = self._order[here], self._row[here] - first, self._start[here]
             yield numbers, filled(self._features, numbers, row, start, shape, most_sequences(shape[1]))
 
-    def _cut(self, width: int, batch_size: int) -> list[tuple[int, int, tuple[int, int]]]:
+    def _cut(self, width: int) -> list[tuple[int, int, tuple[int, int]]]:
         """Return the first row of each batch of rows of this width, the row after its last, and the batch's shape."""
         rows = np.flatnonzero(self._widths == width)
-        size = min(1 << (len(rows) - 1).bit_length(), batch_size)
+        most = self._batch_size if self._positions is None else max(1, self._positions // width)
+        size = min(1 << (len(rows) - 1).bit_length(), self._batch_size, most)
         begins = range(int(rows[0]), int(rows[-1]) + 1, size)
         return [(begin, min(begin + size, int(rows[-1]) + 1), (size, width)) for begin in begins]
 
@@ -812,10 +820,15 @@ def text_places(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     return row, batch["text_starts"][used] if "text_starts" in batch else np.zeros_like(row)
 
 
-def _packed(lengths: np.ndarray, rungs: np.ndarray, width: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the number of positions, row and start of each sequence, and the length of each row, descending."""
+def _cost(widths: np.ndarray) -> int:
+    """Return what rows of these lengths cost, in the time that a position takes without attention, times ALIKE."""
+    return int((widths * (ALIKE + widths)).sum())
+
+
+def _packed(lengths: np.ndarray, rungs: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return row and start of each sequence, and the length of each row, descending."""
     begun = rungs[np.searchsorted(rungs, np.maximum(lengths, width))]
     row, start = shared_rows(lengths, begun, most_sequences(width))
     widths = np.zeros(row.max() + 1, np.int64)
     widths[row[start == 0]] = begun[start == 0]
-    return int(widths.sum()), row, start, widths
+    return row, start, widths

@@ -6,6 +6,7 @@ and normalized.
 """
 
 import dataclasses
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from bert_jax.data.sequences import (
 from bert_jax.devices.process import machine_memory
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import Postprocess
+from bert_jax.models.layers import platform_in_use
 from bert_jax.models.pooling import check_pooling, layer_indices, layers_read
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.pretrained.runner import Runner
@@ -196,6 +198,14 @@ def with_prompt(texts: Texts, embedding: EmbeddingConfig, prompt: str | None) ->
     return f"{before}{texts}" if isinstance(texts, str) else [f"{before}{row}" for row in rows]
 
 
+def _cached_positions() -> int | None:
+    """Return of how many positions the states of a layer stay in the caches of a CPU; None: there is no such limit.
+
+    What a feed-forward network keeps of 2,048 positions is 12 MiB for a width of 384, and 25 for 768.
+    """
+    return max(2048, 1024 * (os.cpu_count() or 1)) if platform_in_use() == "cpu" else None
+
+
 LONG = 10  # number of batches from which on a progress bar is shown
 
 
@@ -216,12 +226,13 @@ def in_batches(
 ) -> Iterable[tuple[np.ndarray, Batch]]:
     """Yield batches with the numbers of their texts, with a bar if `progress`; None: if there are many.
 
-    With `packed`, several texts share a row; a text alone is in a batch of the same form as without.
+    With `packed`, several texts share a row, and on a CPU a batch may have fewer rows than `batch_size`. A text alone
+    is in a batch of the same form as without.
     """
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be positive")
     if packed and len(features) > 1:
-        found = PackedBatches(features, batch_size)
+        found = PackedBatches(features, batch_size, _cached_positions())
         count = len(found)
     else:
         found, count = batches(features, batch_size), -(-len(features) // batch_size)

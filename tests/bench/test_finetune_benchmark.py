@@ -5,6 +5,8 @@ import json
 import math
 import pathlib
 import re
+import sys
+import types
 
 import jax
 import numpy as np
@@ -15,14 +17,15 @@ from processes import UNOPTIMIZED
 from small_pretraining import DOES_NOT_FIT, full_device
 
 from bert_jax import cli, load
-from bert_jax.config.commands import FinetuneBenchConfig
+from bert_jax.config.commands import FinetuneBenchConfig, LoadBenchConfig
 from bert_jax.config.finetuning import LoraConfig, task_defaults
-from bert_jax.config.tasks import SentenceOptions, TextDataConfig
+from bert_jax.config.tasks import SentenceOptions, TextDataConfig, VectorDataConfig, VectorOptions
+from bert_jax.config.vectors import Angle, Cosent, InfoNce
 from bert_jax.errors import UserError
 from bert_jax.formats.opening import open_stored
 from bert_jax.tasks.task_data import read_task
 from bert_jax.tools.bench import contestants, finetuning
-from bert_jax.tools.bench.turns import peer_program
+from bert_jax.tools.bench.turns import Turn, peer_program
 
 QUICK = ("--rounds=2", "--turn_seconds=0", "--batch_size=16", "--options.max_length=16", "--texts=20")
 
@@ -39,6 +42,14 @@ def bench(pretrained, monkeypatch):
         return cli._run(["bert-jax", "bench", "finetune", task, model, *data, *map(str, words)])
 
     return run
+
+
+@pytest.fixture
+def scored_pairs(tmp_path) -> str:
+    """The path of pairs with scores."""
+    rows = ["sentence1\tsentence2\tscore", "a cat\ta dog\t4.5", "the bird\ta house\t0.5", "a mat\tthe cat\t2.5"]
+    (tmp_path / "scored.tsv").write_text("\n".join(rows) + "\n")
+    return str(tmp_path / "scored.tsv")
 
 
 @pytest.mark.slow
@@ -81,6 +92,20 @@ def test_a_peer_does_the_work_of_ours():
     finetuning._check_measurable(alone)
     with pytest.raises(UserError, match="lora.rank=2 is no part of those of --peer=torch; leave it out"):
         finetuning._check_measurable(dataclasses.replace(alone, peer="torch"))
+
+
+def test_sentence_transformers_does_the_work_of_ours():
+    ours = FinetuneBenchConfig.of(task_defaults("vectors"))
+    assert finetuning.works_of(ours) == ("training", "embedding")
+    for changed, said in (
+        ({"options": VectorOptions(loss=Angle())}, "options.loss.name=angle"),
+        ({"options": VectorOptions(loss=InfoNce(symmetric=True))}, "options.loss.symmetric=True"),
+        ({"options": VectorOptions(dims=(8, 4))}, "options.dims=8,4"),
+        ({"micro_batches": 2}, "micro_batches=2"),
+    ):
+        finetuning._check_measurable(dataclasses.replace(ours, **changed))
+        with pytest.raises(UserError, match=f"^{said} is no part of those of --peer=torch; leave it out"):
+            finetuning._check_measurable(dataclasses.replace(ours, peer="torch", **changed))
 
 
 @pytest.mark.parametrize(
@@ -135,6 +160,46 @@ def test_the_peer_gets_the_sequences_and_weights_of_ours(pretrained, tmp_path):
             assert sequences["labels"].tolist() == [sorted(set(labels)).index(label) for label in labels]
 
 
+def test_sentence_transformers_gets_the_texts_of_ours(pretrained, scored_pairs, tmp_path):
+    config = dataclasses.replace(
+        task_defaults("vectors"),
+        init_from=f"{pretrained}/pretrained",
+        data=VectorDataConfig(train=scored_pairs, dev=scored_pairs),
+        options=VectorOptions(max_length=16, pooling="cls", normalize=True, loss=Cosent(scale=7.0)),
+    )
+    options = dataclasses.replace(FinetuneBenchConfig.of(config), peer_python="a python", texts=3)
+    stored = open_stored(options.init_from)
+    read = read_task(options.run, stored.model, stored.need_tokenizer())
+    finetuning.write_for_peer(stored, read, tmp_path)
+    rows = [line.split("\t") for line in pathlib.Path(scored_pairs).read_text().splitlines()[1:]]
+    assert finetuning._texts(options, read) == [*rows[0][:2], rows[1][0]]
+    peers = finetuning.peer_contestants(options, 0, {"device": "a processor (cpu)"}, tmp_path)
+    assert [one.name for one in peers] == ["sentence-transformers, training", "sentence-transformers, embedding"]
+    made = json.loads(json.dumps(peers[0].job))["vectors"]
+    assert (made["pooling"], made["normalize"]) == ("cls", True)
+    assert (made["loss"]["name"], made["loss"]["scale"]) == ("cosent", 7)
+    tokenizer = stored.need_tokenizer()
+    expected = [[tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id] for *texts, _ in rows for text in texts]
+    with np.load(tmp_path / "sequences.npz", allow_pickle=False) as sequences:
+        ids = np.split(sequences["input_ids"], np.cumsum(sequences["lengths"])[:-1])
+        assert [row.tolist() for row in ids] == [ids[:16] for ids in expected]
+        assert sequences["labels"].tolist() == [float(score) for *_, score in rows]
+
+
+@pytest.mark.slow
+def test_sentence_transformers_takes_turns(pretrained, scored_pairs, tmp_path, peer):
+    output = tmp_path / "vectors.json"
+    words = ("--options.loss.name=cosent", "--batch_size=2", "--peer=torch", f"--peer_python={peer}", *QUICK[:2])
+    data = (f"--data.train={scored_pairs}", f"--data.dev={scored_pairs}", "--options.max_length=16", "--texts=4")
+    model = f"--init_from={pretrained}/pretrained"
+    assert status("bench", "finetune", "vectors", model, *data, *words, f"--output={output}") == 0
+    found = json.loads(output.read_text())
+    for entry, work in zip(found["contestants"][2:], finetuning.VECTOR_WORKS, strict=True):
+        assert found[f"ratio_{work}"] == entry["ratio"]["wall"]["median"]
+        assert len(entry["facts"]["seconds_of_first_share_of_each_form"]) == {"training": 4, "embedding": 3}[work]
+        assert "sentence_transformers" in entry["facts"]["versions"]
+
+
 def test_transformers_takes_turns(bench, tmp_path, peer):
     output = tmp_path / "finetune.json"
     assert bench("text", *QUICK, "--peer=torch", f"--peer_python={peer}", f"--output={output}") == 0
@@ -152,6 +217,12 @@ def test_transformers_takes_turns(bench, tmp_path, peer):
             and len(first) >= {"training": 4, "encoding": 3, "embedding": 2}[work]
         )
         assert set(tried) == {name for name in first if first[name] < 3 * min(first.values())}
+
+
+def test_a_peer_without_sentence_transformers_is_refused_in_one_line(torch_contestants, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(torch_contestants.Refusal, match=r"^this environment has no sentence-transformers .*pip install"):
+        torch_contestants.sentence_transformers()
 
 
 def test_the_orders_of_the_peer(torch_contestants):
@@ -204,6 +275,19 @@ def test_transformers_loads_the_same_weights(tmp_path, peer):
     assert (
         status("bench", "load", model, "--rounds=2", "--peer=torch", f"--peer_python={peer}", f"--output={output}") == 0
     )
-    ours, theirs = json.loads(output.read_text())["contestants"]
-    sums = [entry["turns"][0]["found"]["sum"] for entry in (ours, theirs)]
-    assert sums[0] == pytest.approx(sums[1], rel=1e-3)
+    found = json.loads(output.read_text())["contestants"]
+    sums = [entry["turns"][0]["found"]["sum"] for entry in found]
+    assert sums[::2] == pytest.approx(sums[1::2], rel=1e-3)  # all parameters, and a first vector
+
+
+def test_who_answers_is_compared_with_who_answers():
+    turn = lambda wall, **parts: Turn(1, wall, wall, {"imports": 1.0, "load": 2.0, "peak_memory_bytes": 2**20, **parts})
+    names = ("bert_jax, m", "transformers", "bert_jax, a first vector", "sentence-transformers, a first vector")
+    read, answered = {"load_and_read": 2.0, "from_the_start": 3.0}, {"first_answer": 1.0, "from_the_start": 4.0}
+    played = [[turn(wall, **parts)] for wall, parts in ((4.0, read), (8.0, read), (5.0, answered), (15.0, answered))]
+    waiting = [types.SimpleNamespace(name=name) for name in names]
+    report = finetuning.load_report(LoadBenchConfig(), waiting, played, {})
+    assert report.values["ratio_to_transformers"] == 2 and report.values["ratio_to_sentence_transformers"] == 3
+    cells = [[cell(entry) for cell in report.columns.values()] for entry in report.values["contestants"]]
+    assert [row[3:5] for row in cells] == [["2.00", ""], ["2.00", ""], ["", "1.00"], ["", "1.00"]]
+    assert [row[-2].split(" ")[0] for row in cells] == ["", "2.00", "", "3.00"]

@@ -1,7 +1,7 @@
 """Run bert_jax as one contestant of a benchmark, in its own process: `python -m bert_jax.tools.bench.contestants step`.
 
 Each function prepares the work of one benchmark and imports what that takes, since what a process has loaded counts in
-its memory. `load` is not a contestant but the program that a contestant starts: `… contestants load MODEL`.
+its memory. `load` and `answer` are no contestants but programs that one starts: `… contestants load MODEL`.
 """
 
 import functools
@@ -15,11 +15,20 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.config import ComputeConfig, Config, Phase, PrepareConfig, resolve_phases, resolve_stages
+from bert_jax.config import (
+    ComputeConfig,
+    Config,
+    EmbeddingConfig,
+    Phase,
+    PrepareConfig,
+    resolve_phases,
+    resolve_stages,
+)
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.options import from_dict
+from bert_jax.config.tasks import VectorOptions
 from bert_jax.errors import UserError
-from bert_jax.tools.bench.peer.serving import Prepared, peak_memory, print_loading, serve
+from bert_jax.tools.bench.peer.serving import TEXT, Prepared, peak_memory, print_answering, print_loading, serve
 
 if TYPE_CHECKING:
     from bert_jax.devices.hardware import Hardware
@@ -35,10 +44,10 @@ EXAMINED = 8  # batches by which `data` tells the share of tokens
 
 
 def main(words: list[str]) -> None:
-    """Be the contestant that the first word names, or load a model."""
-    if words[0] == "load":
+    """Be the contestant that the first word names, or load a model, or answer with one."""
+    if words[0] in LOADING:
         try:
-            load_once(words[1])
+            LOADING[words[0]](words[1])
         except UserError as error:
             sys.exit(str(error))
     else:
@@ -237,9 +246,9 @@ def encoding(config: FinetuneConfig, job: dict[str, Any]) -> Prepared:
 
     texts = json.loads(pathlib.Path(job["texts"]).read_text(encoding="utf-8"))
     model = load(config.init_from, compute=config.compute)
-    function = (
-        model.encode if job["work"] == "encoding" else functools.partial(model.embed, pooling="mean", normalize=False)
-    )
+    form = config.options.embedding if isinstance(config.options, VectorOptions) else EmbeddingConfig()
+    embed = functools.partial(model.embed, pooling=form.pooling, normalize=form.normalize)
+    function = model.encode if job["work"] == "encoding" else embed
     encode = functools.partial(function, batch_size=config.batch_size, max_length=config.max_length, progress=False)
 
     def work(units: int) -> None:
@@ -341,6 +350,13 @@ def load_once(path: str) -> None:
     )
 
 
+def answer_once(path: str) -> None:
+    """Load the model in `path` with `bert_jax.load`, make the vector of one text, and print what that took."""
+    from bert_jax.pretrained.model import load
+
+    print_answering(BEGAN, lambda: load(path), lambda model: model.embed([TEXT]))
+
+
 def _device() -> "Hardware":
     """Return the device of this process, which finds compiled programs where commands do."""
     from bert_jax.devices.compilation import use_compilation_cache
@@ -362,6 +378,7 @@ def _facts(device: "Hardware") -> dict[str, Any]:
     }
 
 
+LOADING = {"load": load_once, "answer": answer_once}
 KINDS = {"step": step, "data": data, "prepare": prepare, "finetune": finetune, "attention": attention}
 
 if __name__ == "__main__":

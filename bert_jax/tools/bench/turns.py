@@ -32,9 +32,12 @@ WARM_UP_TURNS = 3  # after them: as many steps as a turn has are in flight at on
 OURS = "bert_jax"  # the contestant with the options as they are given
 PEER_PROGRAMS = pathlib.Path(__file__).parent / "peer"
 PEER_PACKAGES = ("torch", "transformers")
+SENTENCES = "sentence-transformers"
 PEER_VERSIONS = (
-    "import json, torch, transformers; print(json.dumps({'torch': torch.__version__, "
-    "'transformers': transformers.__version__, 'cuda': torch.cuda.is_available()}))"
+    "import json, torch, transformers; from importlib.metadata import distributions; found = {'torch': "
+    "torch.__version__, 'transformers': transformers.__version__, 'cuda': torch.cuda.is_available()}; "
+    "found |= {each.name: each.version for each in distributions(name='sentence-transformers')}; "
+    "print(json.dumps(found))"
 )
 PEER_SECONDS = 120  # importing torch from a cold disk
 # Those that decide how fast matrix products are.
@@ -282,7 +285,7 @@ def ratio(ours: Sequence[Turn], theirs: Sequence[Turn], our_unit: float = 1.0, t
 def peer_versions(options: TurnsConfig) -> dict[str, str | bool] | None:
     """Return the versions of torch and transformers in the peer's environment, and whether torch can use a GPU there.
 
-    None if no peer was asked for.
+    That of sentence-transformers is among them if it is there. None if no peer was asked for.
 
     Raises:
       UserError: `peer_python` cannot be started, or lacks one of them.

@@ -1,10 +1,11 @@
 """Serve a job, then turns, at one end of a pipe; a contestant that starts whole processes. Standard library only.
 
 Our programs import this file, and so do those of peers, by its name alone, since bert_jax is not installed there. As a
-program it is one of two:
+program it is one of three:
 
     python serving.py process       a contestant whose unit of work is a whole process, from its start to its end
     python serving.py load MODEL    such a process, which loads a model with transformers of the peer's environment
+    python serving.py answer MODEL  such a process, which makes a first vector with its sentence-transformers
 """
 
 import json
@@ -24,6 +25,8 @@ from typing import Any
 BEGAN = time.perf_counter()  # before the imports, which `load` measures
 
 
+TEXT = "How long does it take until this text has become a vector?"
+"""The first text that a loaded model gets."""
 Prepared = tuple[Callable[[int], object], dict[str, Any]]
 """A function that does so many units of work and waits for the result, and facts about the process."""
 
@@ -124,6 +127,23 @@ def print_loading(began: float, load: Callable[[], Any], add_up: Callable[[Any],
     print(json.dumps({**parts, "from_the_start": read - began, "peak_memory_bytes": peak_memory(), "sum": total}))
 
 
+def print_answering(began: float, load: Callable[[], Any], answer: Callable[[Any], Any]) -> None:
+    """Print the seconds until a model has answered for the first time, as one object; to call after the imports.
+
+    Args:
+      began: the clock before the imports.
+      load: loads the model.
+      answer: returns vectors of what `load` returned.
+    """
+    imported = time.perf_counter()
+    model = load()
+    loaded = time.perf_counter()
+    total = float(answer(model).sum())
+    answered = time.perf_counter()
+    parts = {"imports": imported - began, "load": loaded - imported, "first_answer": answered - loaded}
+    print(json.dumps({**parts, "from_the_start": answered - began, "peak_memory_bytes": peak_memory(), "sum": total}))
+
+
 def load_with_transformers(path: str) -> None:
     """Load the model in `path`, read every parameter once, and print what that took."""
     import torch
@@ -138,8 +158,17 @@ def load_with_transformers(path: str) -> None:
     print_loading(BEGAN, lambda: AutoModelForPreTraining.from_pretrained(path, dtype=torch.float32), add_up)
 
 
+def answer_with_sentence_transformers(path: str) -> None:
+    """Load the model in `path`, make the vector of one text, and print what that took."""
+    from sentence_transformers import SentenceTransformer
+
+    print_answering(BEGAN, lambda: SentenceTransformer(path), lambda model: model.encode([TEXT]))
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "load":
         load_with_transformers(sys.argv[2])
+    elif sys.argv[1] == "answer":
+        answer_with_sentence_transformers(sys.argv[2])
     else:
         serve(whole_process)

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from serving import Prepared, peak_memory, serve
+from serving import Prepared, Refusal, peak_memory, serve
 from torch_step import INPUTS, precision, set_up, step, versions, wait
 
 # pyright: reportMissingImports=false
@@ -119,7 +119,8 @@ def finetune(job: dict[str, Any]) -> Prepared:
 
     set_up(job["device"], job["threads"])
     transformers.utils.logging.set_verbosity_error()
-    forms = FORMS[job["work"]](job)
+    libraries = [torch, transformers, *([sentence_transformers()] if "vectors" in job else [])]
+    forms = (VECTOR_FORMS if "vectors" in job else FORMS)[job["work"]](job)
     first = {name: seconds(form, 1 / SHARE, 1) for name, form in forms.items()}  # bfloat16 is 100 times slower on some
     hopeful = [name for name in forms if first[name] < HOPELESS * min(first.values())]
     taken = {name: seconds(forms[name], 1, UNITS_TRIED) for name in hopeful}
@@ -135,9 +136,19 @@ def finetune(job: dict[str, Any]) -> Prepared:
         "seconds_of_first_share_of_each_form": first,
         "threads": torch.get_num_threads(),
         "peak_memory_bytes": peak_memory(),
-        "versions": versions(torch, transformers),
+        "versions": versions(*libraries),
     }
     return work, facts
+
+
+def sentence_transformers() -> Any:
+    """Return the library, if there is one."""
+    try:
+        import sentence_transformers
+    except ImportError as error:
+        lacks = f"this environment has no sentence-transformers ({error}), the peer of the task vectors"
+        raise Refusal(f"{lacks}; install it there with: pip install sentence-transformers") from None
+    return sentence_transformers
 
 
 def seconds(form: Any, share: float, times: int) -> float:
@@ -150,28 +161,53 @@ def seconds(form: Any, share: float, times: int) -> float:
 
 
 def training_forms(job: dict[str, Any]) -> dict[str, Any]:
-    """Return functions that take a share of `steps_per_unit` steps: both orders, both data types."""
-    import numpy
+    """Return the forms of the steps of a classifier."""
     import torch
     import transformers
 
-    with numpy.load(job["sequences"], allow_pickle=False) as stored:
-        ends = numpy.cumsum(stored["lengths"])[:-1]
-        ids, types = numpy.split(stored["input_ids"], ends), numpy.split(stored["token_type_ids"], ends)
-        labels = torch.from_numpy(stored["labels"])
+    ids, types, labels = stored_sequences(job)
     settings = {"problem_type": "regression"} if job["outputs"] == 1 else {}
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         job["model"], num_labels=job["outputs"], dtype=torch.float32, attn_implementation="sdpa", **settings
     ).to(job["device"])
+
+    def loss_of(chosen: Any) -> Any:
+        batch = padded([ids[i] for i in chosen], [types[i] for i in chosen], job["device"])
+        return model(**batch, labels=labels[chosen].to(job["device"])).loss
+
+    return forms_of_steps(job, model, loss_of, ids)
+
+
+def stored_sequences(job: dict[str, Any]) -> Any:
+    """Return the ids and the segments of each sequence, and all labels."""
+    import numpy
+    import torch
+
+    with numpy.load(job["sequences"], allow_pickle=False) as stored:
+        ends = numpy.cumsum(stored["lengths"])[:-1]
+        ids, types = numpy.split(stored["input_ids"], ends), numpy.split(stored["token_type_ids"], ends)
+        return ids, types, torch.from_numpy(stored["labels"])
+
+
+def forms_of_steps(job: dict[str, Any], model: Any, loss_of: Any, examples: Any) -> dict[str, Any]:
+    """Return functions that take a share of `steps_per_unit` steps: both orders, both data types.
+
+    Args:
+      job: says how.
+      model: is trained.
+      loss_of: returns the loss of the examples whose numbers it gets.
+      examples: as long as the longest sequence of each.
+    """
+    import torch
+
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=job["learning_rate"], weight_decay=0.01, fused=True)
-    orders = {"plain order": plain_order(ids), "grouped by length": grouped_by_length(ids, job["batch_size"])}
+    orders = {"plain order": plain_order(examples), "grouped by length": grouped_by_length(examples, job["batch_size"])}
     places = dict.fromkeys(orders, 0)
 
     def take(chosen: Any, autocast: Any):
-        batch = padded([ids[i] for i in chosen], [types[i] for i in chosen], job["device"])
         with autocast:
-            loss = model(**batch, labels=labels[chosen].to(job["device"])).loss
+            loss = loss_of(chosen)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
@@ -179,7 +215,7 @@ def training_forms(job: dict[str, Any]) -> dict[str, Any]:
 
     def steps(order: Any, bfloat16: bool, share: float):
         for _ in range(round(share * job["steps_per_unit"])):
-            begin = places[order] % max(1, len(ids) - job["batch_size"])
+            begin = places[order] % max(1, len(examples) - job["batch_size"])
             places[order] += job["batch_size"]
             take(orders[order][begin : begin + job["batch_size"]], precision(job["device"], bfloat16))
         wait(job["device"])
@@ -265,6 +301,62 @@ def embedding_forms(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+POOLINGS = {"cls": "cls", "mean": "mean", "max": "max", "mean_sqrt_len": "mean_sqrt_len_tokens"}
+
+
+def sentence_model(job: dict[str, Any], dtype: Any) -> Any:
+    """Return the model of sentence-transformers that makes vectors as the job says."""
+    from sentence_transformers import SentenceTransformer, models
+
+    made = job["vectors"]
+    words = models.Transformer(job["model"], max_seq_length=job["max_length"], model_kwargs={"dtype": dtype})
+    size = words.auto_model.config.hidden_size
+    modules = [words, models.Pooling(size, POOLINGS[made["pooling"]]), *[models.Normalize()] * bool(made["normalize"])]
+    return SentenceTransformer(modules=modules, device=job["device"])
+
+
+def vector_training_forms(job: dict[str, Any]) -> dict[str, Any]:
+    """Return the forms of the steps of sentence-transformers, which pads each column of a batch to its longest text."""
+    import torch
+    from sentence_transformers import losses, util
+
+    ids, types, labels = stored_sequences(job)
+    texts, loss = len(ids) // len(labels), job["vectors"]["loss"]
+    sentences = sentence_model(job, torch.float32)
+    if loss["name"] == "cosent":
+        criterion = losses.CoSENTLoss(sentences, scale=loss["scale"])
+    else:
+        compared = {"cosine": util.cos_sim, "dot": util.dot_score}[loss["similarity"]]
+        criterion = losses.MultipleNegativesRankingLoss(sentences, scale=loss["scale"], similarity_fct=compared)
+
+    def loss_of(chosen: Any) -> Any:
+        columns = [[texts * i + column for i in chosen] for column in range(texts)]
+        batches = [padded([ids[i] for i in each], [types[i] for i in each], job["device"]) for each in columns]
+        return criterion(batches, labels[chosen].to(job["device"]))
+
+    longest = [max(ids[first : first + texts], key=len) for first in range(0, len(ids), texts)]
+    return forms_of_steps(job, sentences, loss_of, longest)
+
+
+def vector_embedding_forms(job: dict[str, Any]) -> dict[str, Any]:
+    """Return functions that make a vector of each text of a share with `encode`, which sorts the texts by length."""
+    import torch
+
+    with open(job["texts"], encoding="utf-8") as file:
+        texts = json.load(file)
+    whole, half = (sentence_model(job, dtype) for dtype in (torch.float32, torch.bfloat16))
+
+    def encode(sentences: Any, bfloat16: bool, share: float):
+        with precision(job["device"], bfloat16):
+            return sentences.encode(part_of(texts, share), batch_size=job["batch_size"], show_progress_bar=False)
+
+    return {
+        "float32": functools.partial(encode, whole, False),
+        "bfloat16 autocast": functools.partial(encode, whole, True),
+        "bfloat16 weights": functools.partial(encode, half, False),
+    }
+
+
 def part_of(texts: Any, share: float) -> Any:
     """Return the first texts, a share of all, and at least one."""
     return texts[: max(1, round(share * len(texts)))]
@@ -282,6 +374,8 @@ def sorted_batches(tokenizer: Any, texts: Any, job: dict[str, Any]) -> Any:
 
 
 FORMS = {"training": training_forms, "encoding": encoding_forms, "embedding": embedding_forms}
+VECTOR_FORMS = {"training": vector_training_forms, "embedding": vector_embedding_forms}
+"""Those of sentence-transformers, for jobs that say what a vector is."""
 
 
 def plain_order(ids: Any) -> Any:
