@@ -40,6 +40,8 @@ from bert_jax.config.tasks import (
     SHARE_ROWS,
     TASKS,
     ChoiceOptions,
+    DataSourceConfig,
+    DividedDataConfig,
     SentenceOptions,
     SequenceOptions,
     TaggingDataConfig,
@@ -96,7 +98,7 @@ class FinetuneConfig:
     random_weights: bool = trained(False)
     """Whether to take only the shape and the vocabulary from init_from, and start from random parameters. The
     comparison with a run without this option shows what pre-training contributes."""
-    data: TaskDataConfig | TextDataConfig | TaggingDataConfig | VectorDataConfig = kinds(
+    data: TaskDataConfig | TextDataConfig | TaggingDataConfig | VectorDataConfig | DataSourceConfig = kinds(
         TaskDataConfig(), by="task", resume="free"
     )
     """Source of the examples of the task."""
@@ -226,7 +228,7 @@ class FinetuneConfig:
     @property
     def folds(self) -> int:
         """Number of parts of a cross-validation; 0 where there is a dev set."""
-        return self.data.folds if isinstance(self.data, TextDataConfig) else 0
+        return self.data.folds if isinstance(self.data, DividedDataConfig) else 0
 
     @property
     def several_labels(self) -> bool:

@@ -40,7 +40,7 @@ from bert_jax.config.finetuning import (
     task_defaults,
 )
 from bert_jax.config.options import differing_options, dotted_names, from_dict, from_record, to_dict
-from bert_jax.config.tasks import DiagnosticOptions, SequenceOptions, TextDataConfig, VectorOptions
+from bert_jax.config.tasks import DiagnosticOptions, DividedDataConfig, SequenceOptions, VectorOptions
 from bert_jax.data.sequences import most_sequences
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, commit, ending_together, from_first, versions
@@ -55,6 +55,7 @@ from bert_jax.finetuning.programs import (
     fitting_head,
     make_programs,
     member_logits,
+    score_shape,
     task_loss,
 )
 from bert_jax.finetuning.results import (
@@ -87,11 +88,11 @@ from bert_jax.models.kernels.choice import check_attention
 from bert_jax.models.pooling import check_pooling
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
-from bert_jax.tasks import readers, text
+from bert_jax.tasks import readers
 from bert_jax.tasks.glue import GLUE_TASKS
 from bert_jax.tasks.sentences import SentenceFeatures
 from bert_jax.tasks.squad import SpanFeatures
-from bert_jax.tasks.task_data import Metric, TaskData, TaskFamily, check_metrics, family_for, read_task, tuned
+from bert_jax.tasks.task_data import Metric, TaskData, TaskFamily, check_metrics, family_for, folds, read_task, tuned
 from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.training.events import Events
 from bert_jax.training.learner import attention_of
@@ -158,10 +159,6 @@ def _check_in_memory(task: str, data: Mapping[str, object], given: Mapping[str, 
         raise UserError(
             f"{columns[0]}={data[columns[0]]!r} names a column, but all examples are in memory without such names, "
             "such as (text, label); leave it out, or give a data frame or dicts"
-        )
-    if "train" in given and "dev_share" not in data and not (data["dev"] or data["dir"]):
-        raise UserError(
-            "train is given and dev, by which runs are compared and chosen, is missing: give dev=… in the same form"
         )
 
 
@@ -258,10 +255,9 @@ def _write_predictions(
             written += [f"{name}/{epath.Path(file).name}" for file in files]
             if name in data.evaluations and isinstance(features, SentenceFeatures) and data.head.labels:
                 report[name] = class_report(split.examples, features, logits)
-                if data.head.kind == "classification":
-                    page = class_page(f"{data.task}, {name}", split.examples, logits, report[name])
-                    write_atomically(directory / name / PAGE_NAME, page.encode())
-                    written.append(f"{name}/{PAGE_NAME}")
+                page = class_page(f"{data.task}, {name}", split.examples, features, logits, report[name])
+                write_atomically(directory / name / PAGE_NAME, page.encode())
+                written.append(f"{name}/{PAGE_NAME}")
         if name in data.tests and split.examples.has_answers:
             tests[name] = data.scores(split, features, logits)
     return tests, report, written
@@ -280,13 +276,13 @@ def out_of_fold(path: epath.Path, tuning: Tuning, chosen: dict[str, Any]) -> dic
     assert whole is not None, "there is a cross-validation"
     if jax.process_index() == 0:
         # The parts of the chosen run, which may be one of an earlier command with more or fewer of them.
-        logits, parts = {}, text.folds(whole.examples, chosen["folds"])
+        logits, parts = {}, folds(whole.examples, chosen["folds"])[whole.features.example]
         for part in range(chosen["folds"]):
             numbers = np.flatnonzero(parts == part)
             name = chosen["run"].removesuffix(f"_fold{chosen['fold']}") + f"_fold{part + 1}"
-            scores = read_scores(path / "runs" / name / SCORES, len(numbers), data.head.outputs)
-            logits |= dict(zip(numbers.tolist(), scores, strict=True))
-        rows = [logits[number] for number in range(len(whole.examples))]
+            shapes = [score_shape(data.head, whole.features, number) for number in numbers.tolist()]
+            logits |= dict(zip(numbers.tolist(), read_scores(path / "runs" / name / SCORES, shapes), strict=True))
+        rows = [logits[number] for number in range(len(whole.features))]
         place.mkdir(parents=True, exist_ok=True)
         metrics = data.scores(whole, whole.features, rows)
         files = data.family.write_predictions(whole.examples, whole.features, rows, os.fspath(place), "out_of_fold")
@@ -414,8 +410,8 @@ def finetune(
         and (question, context, answers) for SQuAD; columns have the names that they have in files and data sets.
         Classes are returned as str; with regression=True labels are numbers. A DatasetDict gives its splits: as train
         all that are not given otherwise, as dev its validation, as test its test.
-      dev: as `train`. Without it, the task text holds a tenth of train out (dev_share=0.1), or with folds=5 makes five
-        parts of train, each of which is scored by a run on the others.
+      dev: as `train`. Without it, a tenth of train is held out (dev_share=0.1), or with folds=5 there are five parts
+        of train, each of which is scored by a run on the others.
       test: as `train`. Examples with None for a label are predicted, not scored.
       metrics: functions by name, for tasks on sentences. Each gets the answers and the predictions of a split, arrays
         [E] of names or numbers, or bool [E, C] where texts have several labels, and returns a number, the higher the
@@ -563,9 +559,10 @@ def _train_runs(tuning: Tuning, started: Started) -> None:
     for run in plan(config):
         directory = workdir.path / "runs" / run.name
         if not from_first((directory / RESULTS).exists()):
-            record = train_run(run, tuning.of(run), started)
-            if run.fold:
-                write_scores(directory, tuning.of(run), started.signals)
+            own = tuning.of(run)
+            record = train_run(run, own, started)
+            if run.fold and own.data.comparable:
+                write_scores(directory, own, started.signals)
             workdir.secure()
             _write_once(directory / RESULTS, record)
             if config.keep == "best":
@@ -588,7 +585,7 @@ def _conclude(tuning: Tuning, workdir: WorkDirectory, signals: StopSignals) -> d
     if tuning.programs.adapters is not None:
         publish_adapter(workdir, tuning.programs.adapters, config.init_from)
     facts = predicted(workdir.path, tuning, params, chosen, signals)
-    if data.parts is not None:
+    if data.parts is not None and data.comparable:
         facts["out_of_fold"] = out_of_fold(workdir.path, tuning, chosen)
     facts |= {"data": _sizes(data), "truncated": data.truncated, "labels": list(data.head.labels)}
     results = summary(config, records, data.main_metric, facts)
@@ -617,7 +614,7 @@ def _with_stratification(config: FinetuneConfig, recorded: Mapping[str, Any]) ->
 
     Those of 0.1.0 do not record it, and held out a random part.
     """
-    if not isinstance(config.data, TextDataConfig) or config.data.stratified is not None:
+    if not isinstance(config.data, DividedDataConfig) or config.data.stratified is not None:
         return config
     before = recorded.get("data")
     stratified = bool(before.get("stratified", False)) if isinstance(before, dict) else True
@@ -626,12 +623,13 @@ def _with_stratification(config: FinetuneConfig, recorded: Mapping[str, Any]) ->
 
 def _held_out(config: FinetuneConfig, data: TaskData) -> str:
     """Return a line about the training examples that have become the dev set."""
-    dev, alike = len(data.evaluations["dev"].examples), ""
-    if data.head.kind == "classification" and isinstance(config.data, TextDataConfig) and config.data.stratified:
+    examples, alike = data.evaluations["dev"].examples, ""
+    if getattr(examples, "classes", None) and getattr(config.data, "stratified", False):
         alike = ", the same share of every class"
+    dev = len(examples)
     return (
         f"no dev examples were given: {dev:,} of {dev + len(data.train.examples):,} training examples are held out "
-        f"(data.dev_share={data.held_out:g}{alike}; equal texts stay together)"
+        f"(data.dev_share={data.held_out:g}{alike}; equal {examples.unit} stay together)"
     )
 
 

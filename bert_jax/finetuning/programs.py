@@ -440,6 +440,15 @@ def predict_logits(
     return results
 
 
+def score_shape(head: HeadConfig, features: Features, number: int) -> tuple[int, ...]:
+    """Return the shape of the scores that `predict_logits` gives a sequence, of a head with parameters."""
+    if head.kind in ("span", "tagging"):
+        return len(features.input_ids[number]), head.outputs
+    if head.kind == "choice":
+        return (len(features.input_ids[number]),)
+    return () if head.kind == "regression" else (head.outputs,)
+
+
 def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[np.ndarray]:
     """Return the scores of an ensemble: log of the mean probability of a class or candidate; for others the mean score.
 

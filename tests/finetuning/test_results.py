@@ -110,7 +110,7 @@ def test_every_example_is_predicted_out_of_fold(pretrained, tmp_path):
         scores = np.array([[number, answer] for answer in dev.examples.answers], np.float32)
         run = Run(16, 1e-3, 1, 0, number + 1, 3)
         (tmp_path / "runs" / run.name).mkdir(parents=True)
-        np.save(tmp_path / "runs" / run.name / one_run.SCORES, scores)
+        np.save(tmp_path / "runs" / run.name / one_run.SCORES, scores.reshape(-1))
     other = dataclasses.replace(task, parts=task.parts * 0)  # of a later command, which has other parts
     found = loop.out_of_fold(epath.Path(tmp_path), types.SimpleNamespace(data=other), record(run, 0.0))
     lines = (tmp_path / "predictions" / found["files"][0]).read_text().splitlines()[1:]
@@ -122,7 +122,7 @@ def test_every_example_is_predicted_out_of_fold(pretrained, tmp_path):
     ]
     assert predicted == expected
     assert found["metrics"]["accuracy"] == np.mean([name == topic for name, (_, topic) in zip(predicted, rows)])
-    for damaged in (scores[:-1], scores[:, :1], scores[0, 0]):
+    for damaged in (scores[:-1].reshape(-1), scores, scores[0, 0]):
         np.save(tmp_path / "runs" / run.name / one_run.SCORES, damaged)
         with pytest.raises(UserError, match="fold3/scores.npy is gone or damaged; remove .*fold3 to train that run"):
             loop.out_of_fold(epath.Path(tmp_path), types.SimpleNamespace(data=task), record(run, 0.0))
@@ -140,8 +140,14 @@ def test_a_tenth_is_held_out_where_that_is_enough(pretrained):
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, stratified=True))
     said = "10 of 100 training examples are held out (data.dev_share=0.1, the same share of every class;"
     assert said in loop._held_out(config, task)
-    several = dataclasses.replace(task, head=HeadConfig(kind="multilabel", labels=task.head.labels))
+    dev = task.evaluations["dev"]
+    several = dataclasses.replace(dev, examples=dataclasses.replace(dev.examples, several=True))
+    several = dataclasses.replace(task, evaluations={"dev": several})
     assert "(data.dev_share=0.1; equal texts" in loop._held_out(config, several)  # sets of labels are too many
+    with pytest.raises(UserError, match="every training example has the weight 0: there is nothing to learn"):
+        weighed = [{"text": text, "label": topic, "w": 0} for text, topic in rows]
+        data = TextDataConfig(train="a", weight_column="w")
+        read_task(dataclasses.replace(config, data=data), MODEL, tokenizer, {"train": weighed})
     with pytest.raises(UserError, match="a tenth of 90 training examples is too few .*dev_share=0.3 .*--data.folds=5"):
         read_task(config, MODEL, tokenizer, {"train": rows[:90]})
     asked = dataclasses.replace(config, data=TextDataConfig(train="a", dev_share=0.2))
