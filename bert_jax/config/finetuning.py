@@ -242,6 +242,13 @@ class FinetuneConfig:
         return self.options.max_length
 
 
+OF_A_TASK = (
+    *("task", "data", "options", "noise", "batch_size", "eval_batch_size", "head_dropout", "crf", "loss", "packing"),
+    *("bucket_window", "select_by"),
+)
+"""Options that each of several tasks over one encoder has for itself; all others belong to the run."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuningRecord:
     """The entries of config.json that may change in a work directory; everything else must stay as it is.

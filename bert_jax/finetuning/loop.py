@@ -50,7 +50,6 @@ from bert_jax.files import write_atomically
 from bert_jax.finetuning.plan import check_length, plan
 from bert_jax.finetuning.prediction import check_member, options_of, say_what_is_cut, write_predictions
 from bert_jax.finetuning.programs import (
-    Programs,
     check_layers,
     fitting_head,
     make_programs,
@@ -228,11 +227,11 @@ def predicted(
         same = same and made["test_fingerprint"] == tests_now
         if same and from_first(all((place / file).exists() for file in made["files"])):
             return {name: before[name] for name in ("tests", "report", "predictions")}
-    tests, report, files = _write_predictions(place, tuning, params, chosen["metrics"], signals)
+    tests, report, files = answer_splits(place, tuning, params, chosen["metrics"], signals)
     return {"tests": tests, "report": report, "predictions": {"test_fingerprint": tests_now, "files": files}}
 
 
-def _write_predictions(
+def answer_splits(
     directory: epath.Path, tuning: Tuning, params: Any, metrics: dict[str, float], signals: StopSignals
 ) -> tuple[dict[str, dict[str, float]], dict[str, Any], list[str]]:
     """Write files in the benchmark's format for every split that is not trained on; `metrics` are those on dev.
@@ -454,32 +453,19 @@ def _finetune(
     check_trackers(config.sinks)
     if isinstance(config.options, DiagnosticOptions):  # there is nothing to train
         return Result(diagnose(config, mesh), 0, config.workdir)
-    stored = _open_model(config)
-    config = with_embedding(config, stored)
-    taught_by = stored_task_teacher(config, stored.need_tokenizer())
-    begun = _begun(config)
-    config = _with_stratification(config, begun)
-    data = read_task(config, stored.model, stored.need_tokenizer(), given).measured_by(metrics, config.select_by)
-    check_length(config, data.fewest_sequences)
-    _check_own_positives(config, data, stored.model)
-    stored, note = fitting_head(stored, data.head)
-    teacher = open_task_teacher(taught_by, config, data.head, mesh)
-    loss = task_loss(config.loss, data.head, data.train.features)
-    programs = make_programs(
-        config, stored.model, data.head, mesh, teacher=teacher, unread=stored.unread, loss=loss, stored=stored
-    )
-    config = with_packing(config, data.train.features, programs, begun)
+    stored = open_model(config)
+    tuning, note = prepared(config, given, metrics, stored, mesh, _begun(config))
+    config = tuning.config
 
     results: dict[str, Any] = {}
     with (
         Watchdog(config.faults.step_timeout_seconds) as watchdog,
         StopSignals(watchdog) as signals,
-        _open_directory(config, stored, data, programs) as workdir,
+        _open_directory(tuning) as workdir,
         Events(workdir.path, signals) as events,
     ):
         watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
         started = Started(workdir=workdir, faults=config.faults, events=events, signals=signals, wall_time=wall_time)
-        tuning = Tuning(config, data, stored, programs)
         _announce(tuning, note)
         _train_runs(tuning, started)
         signals.check()
@@ -491,7 +477,40 @@ def _finetune(
     return Result(results, 0, config.workdir)
 
 
-def _open_model(config: FinetuneConfig) -> StoredModel:
+def prepared(
+    config: FinetuneConfig,
+    given: Mapping[str, Sequence[Any]],
+    metrics: Mapping[str, Metric],
+    stored: StoredModel,
+    mesh: Mesh,
+    begun: Mapping[str, Any],
+    factor: float = 1.0,
+) -> tuple[Tuning, str]:
+    """Return the data of a task and its programs, all options decided, and a note for the console.
+
+    Args:
+      begun: the options of runs that have begun already.
+      factor: of the loss of one of several tasks.
+
+    Raises:
+      UserError: the data or the options do not fit the model.
+    """
+    config = with_embedding(config, stored)
+    taught_by = stored_task_teacher(config, stored.need_tokenizer())
+    config = _with_stratification(config, begun)
+    data = read_task(config, stored.model, stored.need_tokenizer(), given).measured_by(metrics, config.select_by)
+    check_length(config, data.fewest_sequences)
+    _check_own_positives(config, data, stored.model)
+    stored, note = fitting_head(stored, data.head)
+    teacher = open_task_teacher(taught_by, config, data.head, mesh)
+    loss = task_loss(config.loss, data.head, data.train.features)
+    given_model = {"teacher": teacher, "unread": stored.unread, "loss": loss, "stored": stored}
+    programs = make_programs(config, stored.model, data.head, mesh, **given_model, factor=factor)
+    config = with_packing(config, data.train.features, programs, begun)
+    return Tuning(config, data, stored, programs), note
+
+
+def open_model(config: FinetuneConfig) -> StoredModel:
     """Return the model to start from; raise a UserError if it cannot be opened, or the options do not fit it."""
     stored = open_stored(config.init_from)
     check_fit(stored)
@@ -537,8 +556,9 @@ def _check_own_positives(config: FinetuneConfig, data: TaskData, model: EncoderC
         )
 
 
-def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData, programs: Programs) -> WorkDirectory:
+def _open_directory(tuning: Tuning) -> WorkDirectory:
     """Take the work directory, once all hosts have the same model, data and settings."""
+    config, data, stored, programs = tuning.config, tuning.data, tuning.stored, tuning.programs
     wanted = settings(config, programs, data)
     identity = {
         "features_fingerprint": data.fingerprint(),
@@ -587,7 +607,7 @@ def _conclude(tuning: Tuning, workdir: WorkDirectory, signals: StopSignals) -> d
     facts = predicted(workdir.path, tuning, params, chosen, signals)
     if data.parts is not None and data.comparable:
         facts["out_of_fold"] = out_of_fold(workdir.path, tuning, chosen)
-    facts |= {"data": _sizes(data), "truncated": data.truncated, "labels": list(data.head.labels)}
+    facts |= {"data": sizes(data), "truncated": data.truncated, "labels": list(data.head.labels)}
     results = summary(config, records, data.main_metric, facts)
     if workdir.secure():
         raise UserError(
@@ -605,7 +625,8 @@ def _write_once(file: epath.Path, values: dict[str, Any]) -> None:
         write_json(file, values)
 
 
-def _sizes(data: TaskData) -> dict[str, int]:
+def sizes(data: TaskData) -> dict[str, int]:
+    """Return the number of examples of each split."""
     return {name: len(split.examples) for name, split in data.splits.items()}
 
 
@@ -635,11 +656,11 @@ def _held_out(config: FinetuneConfig, data: TaskData) -> str:
 
 def _announce(tuning: Tuning, note: str) -> None:
     config, data, programs, model = tuning.config, tuning.data, tuning.programs, tuning.stored.model
-    sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(data).items())
+    counted = ", ".join(f"{name} {size:,}" for name, size in sizes(data).items())
     runs = plan(config)
     say_hardware(programs.mesh, config.compute)
     say(
-        f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
+        f"{config.task}: {counted} examples; {len(data.train.features):,} sequences to train on; "
         + (f"labels {', '.join(data.head.labels)}" if data.head.labels else _learned(config, data.head))
     )
     if data.held_out:

@@ -35,7 +35,7 @@ from bert_jax.models.lstm import check_features
 from bert_jax.models.protocol import Model, Params
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import TaughtTaskObjective, Teacher
-from bert_jax.objectives.objective import Objective, ReparametrizedObjective
+from bert_jax.objectives.objective import Objective, ReparametrizedObjective, WeightedObjective
 from bert_jax.objectives.tasks import PLAIN, TaskLoss, TaskObjective, predictions
 from bert_jax.objectives.vectors import VectorObjective
 from bert_jax.parameters import Parameter, ParameterTable, entries, total_size
@@ -114,6 +114,7 @@ def make_programs(
     unread: tuple[int, ...] = (),
     loss: TaskLoss = PLAIN,
     stored: StoredModel | None = None,
+    factor: float = 1.0,
 ) -> Programs:
     """Return the model with the dropout of `config`, and the functions that are compiled for it.
 
@@ -121,6 +122,7 @@ def make_programs(
       unread: as `StoredModel.unread`.
       loss: what `task_loss` returns.
       stored: the model to start from, whose encoder is read if it is adapted; None: nothing is going to be computed.
+      factor: of the loss of one of several tasks.
 
     Raises:
       UserError: an option does not fit this model.
@@ -139,6 +141,7 @@ def make_programs(
     abstract = abstract_state(learner, optimizer, mesh)
     shardings = state_shardings(abstract)
     objective = _objective(config, task_model, loss, teacher)
+    objective = objective if factor == 1 else WeightedObjective(objective, factor)
     frozen = () if teacher is None else (teacher.params,)
     base = None if adapters is None else _base(task_model, stored, mesh)
     if adapters is not None or unchanged:

@@ -26,11 +26,12 @@ from bert_jax.config.options import from_record, to_dict
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.config.tasks import SentenceOptions, SquadOptions, TextDataConfig
 from bert_jax.data.sequences import Features
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop, prediction
 from bert_jax.finetuning import run as one_run
 from bert_jax.finetuning.plan import Run, check_length, collapsed, ignores_input, learning_rates, plan
-from bert_jax.finetuning.programs import average, fitting_head
+from bert_jax.finetuning.programs import average, fitting_head, member_logits
 from bert_jax.finetuning.results import METRICS, _cell, best, earlier_predictions, finished_runs, summary
 from bert_jax.formats.opening import open_stored, place
 from bert_jax.formats.stored import StoredModel
@@ -198,6 +199,48 @@ def test_a_cross_validation_end_to_end(pretrained, tmp_path):
     for before, after in zip(results["runs"], third["runs"]):
         assert before["metrics"] == after["metrics"]
     assert third["out_of_fold"] == results["out_of_fold"], "a part that is trained again is the same"
+
+
+PLACES = ("garden", "harbour")
+IN_PARTS = {  # rows of a task, and what else it needs
+    "ner": ([(["The", place, str(n)], ["O", f"B-{place}", "O"]) for n in range(12) for place in PLACES], {}),
+    "choice": ([(f"The {place} {n}.", list(PLACES), n % 2) for n in range(12) for place in PLACES], {}),
+    "squad_v1": (
+        [(f"Where is {n}?", f"{n} is in the {place}.", [(place, 12 + n // 10)]) for n in range(12) for place in PLACES],
+        {"max_length": 32, "doc_stride": 8, "max_query_length": 16},
+    ),
+    "vectors": ([(f"{place} {n}", f"the {place}") for n in range(12) for place in PLACES], {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", IN_PARTS)
+def test_a_cross_validation_of_every_task(task, pretrained, tmp_path):
+    """The figures of every example, out of fold, are those of the model of its part on it."""
+    rows, options = IN_PARTS[task]
+    result = bert_jax.finetune(
+        task,
+        train=rows,
+        **{"folds": 2, "epochs": 1, "batch_size": 8, "keep": "all", "max_length": 16, **options},
+        init_from=pretrained / "pretrained",
+        workdir=tmp_path / "work",
+    )
+    found = result.results
+    assert found["settings"][0]["runs"] == 2 and found["data"] == {"train": 24}
+    if task == "vectors":
+        assert "out_of_fold" not in found
+        return
+    config = from_record(FinetuneConfig, found["config"], "x")
+    whole = read_task(config, MODEL, load_tokenizer(pretrained / "vocab.txt"), {"train": rows})
+    logits: dict[int, np.ndarray] = {}
+    for number, record in enumerate(found["runs"]):
+        stored = open_stored(result.path + f"/runs/{record['run']}")
+        own = member_logits(stored, whole.train.features, PredictConfig(), sharding.make_mesh(config.mesh))
+        here = np.flatnonzero(whole.parts[whole.train.features.example] == number)
+        logits |= {each: own[each] for each in here.tolist()}
+    expected = whole.scores(whole.train, whole.train.features, [logits[each] for each in range(len(logits))])
+    assert found["out_of_fold"]["metrics"] == pytest.approx(expected)
+    assert all((tmp_path / "work" / "predictions" / file).exists() for file in found["out_of_fold"]["files"])
 
 
 def test_a_cooldown_that_the_shortest_run_has_no_room_for():
