@@ -487,7 +487,7 @@ def _finetune_together(file: str, arguments: list[str]) -> int:
     content = read_object(file, form)
     given, others = content.get("tasks"), content.keys() - {"tasks", "temperature"}
     first = next(iter(given.values()), None) if isinstance(given, dict) else None
-    if others or not isinstance(first, dict) or not isinstance(first.get("task"), str):
+    if others or given is None or not isinstance(first, dict) or not isinstance(first.get("task"), str):
         seen = f"has {min(others)!r:.60}" if others else f"has tasks={given!r:.60}"
         raise UserError(f"{file} {seen}; {form}")
     default = finetuning.task_defaults(first["task"])
