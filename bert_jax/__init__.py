@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from bert_jax.errors import UserError
     from bert_jax.finetuning.loop import finetune
     from bert_jax.finetuning.prediction import run_predict as predict
+    from bert_jax.finetuning.together import finetune_together
     from bert_jax.formats.conversion import convert
     from bert_jax.models.bert import BertForPreTraining
     from bert_jax.pretrained.model import PretrainedModel, load
@@ -212,6 +213,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "convert": "formats.conversion",
     "evaluate": "cli.evaluate:run_evaluate",
     "finetune": "finetuning.loop",
+    "finetune_together": "finetuning.together",
     "index": "tools.search.index:run_index",
     "load": "pretrained.model",
     "load_tokenizer": "tokenization.tokenizer",
@@ -325,6 +327,7 @@ __all__ = [
     "convert",
     "evaluate",
     "finetune",
+    "finetune_together",
     "index",
     "load",
     "load_tokenizer",

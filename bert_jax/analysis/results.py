@@ -36,7 +36,7 @@ from bert_jax.config.analyses import AnalysisConfig
 from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.options import to_dict
 from bert_jax.config.pretraining import NoiseConfig
-from bert_jax.config.tasks import TaggingDataConfig, TaskDataConfig, TextDataConfig
+from bert_jax.config.tasks import DataSourceConfig
 from bert_jax.corpus.readers import find_sources
 from bert_jax.errors import UserError
 from bert_jax.files import checksum, near_path, read_object, sealed, unsealed, write_atomically
@@ -297,7 +297,7 @@ def layers_table(columns: Mapping[str, np.ndarray], digits: str = ".3f", title: 
 class TaskScore:
     """The main metric of a fine-tuned model on the dev set of its task: a `score` for `prune`."""
 
-    def __init__(self, model: PretrainedModel, data: TaskDataConfig, task: str = "", batch_size: int = 32):
+    def __init__(self, model: PretrainedModel, data: DataSourceConfig, task: str = "", batch_size: int = 32):
         """Read the dev set, as in the model's own evaluation.
 
         Args:
@@ -365,7 +365,7 @@ class FineTunedScore:
     def __init__(
         self,
         task: str,
-        data: TaskDataConfig | TextDataConfig | TaggingDataConfig,
+        data: DataSourceConfig,
         directory: str | os.PathLike[str],
         **options: Any,
     ):

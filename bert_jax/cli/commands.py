@@ -463,8 +463,13 @@ def finetune(arguments: list[str]) -> int:
     The examples come from --data.dir=DIR, which holds the task's files under their original names, from
     --data.train=FILE and --data.dev=FILE, from --data.hub=OWNER/NAME of the Hugging Face hub, or from
     --data.tfds=NAME.
+
+    A file FILE.json in place of TASK names several tasks with their data, which are trained over one encoder; the guide
+    to fine-tuning shows its form.
     """
     task, options = positional(arguments, usage(finetune), "TASK")
+    if task.endswith(".json"):
+        return _finetune_together(task, options)
     default = finetuning.task_defaults(task) if task else finetuning.FinetuneConfig()
     description = described(finetune)[1].format(tasks=" ".join(tasks.TASKS))
     config = finetuning.check_finetune(parse(default, options, usage(finetune), description))
@@ -477,6 +482,32 @@ def finetune(arguments: list[str]) -> int:
     from bert_jax.finetuning.loop import finetune as run
 
     return run(config).exit_code
+
+
+def _finetune_together(file: str, arguments: list[str]) -> int:
+    """Fine-tune on the tasks that a file names, with the options of the command for all of them."""
+    from bert_jax.files import read_object
+
+    form = 'write {"tasks": {"NAME": {"task": TASK, "train": FILE, "dev": FILE}}, "temperature": 1} into it'
+    content = read_object(file, form)
+    given, others = content.get("tasks"), content.keys() - {"tasks", "temperature"}
+    first = next(iter(given.values()), None) if isinstance(given, dict) else None
+    if others or given is None or not isinstance(first, dict) or not isinstance(first.get("task"), str):
+        seen = f"has {min(others)!r:.60}" if others else f"has tasks={given!r:.60}"
+        raise UserError(f"{file} {seen}; {form}")
+    default = finetuning.task_defaults(first["task"])
+    config = parse(default, arguments, usage(finetune), described(finetune)[1].format(tasks=" ".join(tasks.TASKS)))
+    own = [name for name in finetuning.OF_A_TASK if name not in ("task", "select_by")]
+    if changed := next((name for name in own if getattr(config, name) != getattr(default, name)), None):
+        raise UserError(f"--{changed} belongs to one task, and here are several; put it into {file}, beside its task")
+    shared = {each.name: getattr(config, each.name) for each in dataclasses.fields(config)}
+    shared = {name: value for name, value in shared.items() if name not in finetuning.OF_A_TASK}
+    _need(models=[config.init_from])
+    print("starting JAX", flush=True)  # which takes seconds
+    from bert_jax.finetuning.together import finetune_together
+
+    temperature = content.get("temperature", 1.0)
+    return finetune_together(given, temperature=temperature, select_by=config.select_by, **shared).exit_code
 
 
 def predict(arguments: list[str]) -> None:

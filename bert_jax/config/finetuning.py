@@ -41,6 +41,8 @@ from bert_jax.config.tasks import (
     SHARE_ROWS,
     TASKS,
     ChoiceOptions,
+    DataSourceConfig,
+    DividedDataConfig,
     RankingDataConfig,
     RankingOptions,
     SentenceOptions,
@@ -101,7 +103,13 @@ class FinetuneConfig:
     """Whether to take only the shape and the vocabulary from init_from, and start from random parameters. The
     comparison with a run without this option shows what pre-training contributes."""
     data: (
-        TaskDataConfig | TextDataConfig | TaggingDataConfig | VectorDataConfig | RankingDataConfig | XnliDataConfig
+        TaskDataConfig
+        | TextDataConfig
+        | TaggingDataConfig
+        | VectorDataConfig
+        | RankingDataConfig
+        | XnliDataConfig
+        | DataSourceConfig
     ) = kinds(TaskDataConfig(), by="task", resume="free")
     """Source of the examples of the task."""
     options: TaskOptions = kinds(SentenceOptions(), by="task")
@@ -230,7 +238,7 @@ class FinetuneConfig:
     @property
     def folds(self) -> int:
         """Number of parts of a cross-validation; 0 where there is a dev set."""
-        return self.data.folds if isinstance(self.data, TextDataConfig) else 0
+        return self.data.folds if isinstance(self.data, DividedDataConfig) else 0
 
     @property
     def several_labels(self) -> bool:
@@ -242,6 +250,13 @@ class FinetuneConfig:
         """Tokens per sequence of a task that is trained."""
         assert isinstance(self.options, SequenceOptions)
         return self.options.max_length
+
+
+OF_A_TASK = (
+    *("task", "data", "options", "noise", "batch_size", "eval_batch_size", "head_dropout", "crf", "loss", "packing"),
+    *("bucket_window", "select_by"),
+)
+"""Options that each of several tasks over one encoder has for itself; all others belong to the run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -246,11 +246,11 @@ SHARE_ROWS = (*SentenceOptions.chosen_for, *VectorOptions.chosen_for, *RankingOp
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskDataConfig:
+class DataSourceConfig:
     """Source of the examples of a task: local files, or a data set of TFDS or the Hugging Face hub."""
 
-    chosen_for: ClassVar[tuple[str, ...]] = ()
-    """The tasks of a kind; those of no other kind have this one."""
+    chosen_for: ClassVar[tuple[str, ...]] = tuple(DIAGNOSES)
+    """The tasks of a kind."""
     dir: str = option("", hosts_differ=True, of=("tfds and hub", ""))
     """Directory with the task's files under their original names, local or gs://."""
     train: str = option("", hosts_differ=True)
@@ -273,18 +273,15 @@ class TaskDataConfig:
         """The data set of TFDS or the hub (hf://datasets/…) that is read; empty for files."""
         return f"hf://datasets/{self.hub.removeprefix('hf://datasets/')}" if self.hub else self.tfds
 
-    def check(self, instead: str = "") -> None:
-        """Raise a UserError if the examples cannot be found; `instead` tells what may be given but a dev file."""
+    def check(self) -> None:
+        """Raise a UserError if the examples cannot be found."""
         if self.tfds and self.hub:
             raise UserError(f"data.tfds={self.tfds} and data.hub={self.hub} are two data sets; leave one of them out")
-        if self.dir or self.named or self.train and self.dev:
-            return
-        if self.train:
-            raise UserError(f"no dev data, on which runs are compared and chosen: give --data.dev=FILE{instead}")
-        raise UserError(
-            "no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
-            "--data.tfds=NAME or --data.hub=OWNER/NAME"
-        )
+        if not (self.dir or self.named or self.train):
+            raise UserError(
+                "no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
+                "--data.tfds=NAME or --data.hub=OWNER/NAME"
+            )
 
     def files(self, split: str) -> tuple[str, ...]:
         """Return the files that are given for a split."""
@@ -296,48 +293,24 @@ class TaskDataConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextDataConfig(TaskDataConfig):
-    """Source of the examples of the task text, their columns, and whether their labels are classes or numbers."""
+class DividedDataConfig(DataSourceConfig):
+    """The same of a task that is trained, and which of its training examples are held out."""
 
-    chosen_for: ClassVar[tuple[str, ...]] = ("text",)
-    dev_share: float | None = None
-    """Share of the training examples, such as 0.1, that is held out as dev if there are no dev examples. Which texts
-    these are depends only on the examples, so all seeds and settings have the same ones; equal texts stay together.
-    None: a tenth, if that is at least 10 examples. 0: none, so that there must be dev examples."""
+    chosen_for: ClassVar[tuple[str, ...]] = ()
+    dev_share: float | None = option(None, before=0.0)
+    """Share of the training examples, such as 0.1, that is held out as dev if there are no dev examples. Which these
+    are depends only on the examples, so all seeds and settings have the same ones. Equal texts stay together, and so
+    does what has an article, a document, a context or an anchor in common; the share is of those. None: a tenth, if
+    that is at least 10 examples, and the training examples are not those of data.dir, but for the task text. 0: none,
+    so that there must be dev examples."""
     stratified: bool | None = option(None, before=False)
     """Whether the part that is held out has the same share of every class, where an example has one. None: it has,
     unless the runs in the work directory began without, as those of 0.1.0 did."""
     folds: int = option(0, before=0)
     """Number of parts of a cross-validation, such as 5: there is a run per part, trained on the others and scored on
-    it, and no dev set. Equal texts are in one part, and each has the same share of every class, where an example has
-    one. 0: no cross-validation."""
-    text_column: str = ""
-    """Column of the sentence: its name (TSV, CSV, hub, a data frame), its key (JSON lines, TFDS), or its number, from
-    1, in a file without a header. By default text, sentence or sentence1."""
-    pair_column: str = ""
-    """Column of the second sentence. By default text_pair or sentence2, if there is one."""
-    label_column: str = ""
-    """Column of the label. By default label."""
-    weight_column: str = option("", before="")
-    """Column of the weights of the training examples, numbers of 0 or more by which their losses are multiplied; the
-    loss of a batch is divided by the sum of its weights. By default all weigh the same."""
-    regression: bool | None = None
-    """Whether the labels are numbers to estimate rather than classes. None: they are classes, and decimal numbers such
-    as 0.5, which rarely are, must be said to be one or the other."""
-    several_labels: bool = option(False, before=False)
-    """Whether an example has any number of labels, also none, rather than one: a list in JSON lines, data sets and
-    memory; names with label_separator between them in a column of text."""
-    label_separator: str = option(",", of=("several_labels",), before=",")
-    """What stands between two labels of an example in a column of text."""
+    it, and no dev set. The parts are made as that of dev_share is. 0: no cross-validation."""
 
-    def check(self, instead: str = "") -> None:
-        if self.several_labels and self.regression:
-            raise UserError(
-                "data.regression=True estimates a number for each text, and data.several_labels=True gives it classes; "
-                "leave one of them out"
-            )
-        if not self.label_separator:
-            raise UserError("data.label_separator is empty; give what stands between two labels, such as a comma")
+    def check(self) -> None:
         if self.dev_share is not None and not 0 <= self.dev_share < 1:
             raise UserError(
                 f"data.dev_share={self.dev_share} must be between 0 and 1; 0.1 holds out a tenth of the training file"
@@ -354,11 +327,63 @@ class TextDataConfig(TaskDataConfig):
                     f"data.folds={self.folds} scores every training example, so data.{name}={value} has nothing to do; "
                     "leave one of them out, or give the examples as data.test"
                 )
-        if not self.train or self.dev_share == 0 and not self.folds:
-            super().check(instead or f", or --data.dev_share=0.1 to hold out a tenth of {self.train}")
+        super().check()
+        if not (self.dir or self.named or self.dev or self.folds) and self.dev_share == 0:
+            raise UserError(
+                "no dev data, on which runs are compared and chosen: give --data.dev=FILE, or --data.dev_share=0.1 to "
+                f"hold out a tenth of {self.train}"
+            )
 
     def without_files(self) -> Self:
         return dataclasses.replace(super().without_files(), dev_share=0.0, folds=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskDataConfig(DividedDataConfig):
+    """Source of the examples of a benchmark or of questions, and their weights."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = tuple(
+        task for task in TASKS if task not in (*DIAGNOSES, "text", "ner", "vectors", "ranking", "xnli")
+    )
+    weight_column: str = option("", before="")
+    """Column of the weights of the training examples, numbers of 0 or more by which their losses are multiplied; the
+    loss of a batch is divided by the sum of its weights. By default all weigh the same."""
+
+    def weighed_by(self, split: str) -> str:
+        """Return the column of weights that the examples of a split have; "" for none."""
+        return self.weight_column if split == "train" else ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextDataConfig(TaskDataConfig):
+    """Source of the examples of the task text, their columns, and whether their labels are classes or numbers."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("text",)
+    text_column: str = ""
+    """Column of the sentence: its name (TSV, CSV, hub, a data frame), its key (JSON lines, TFDS), or its number, from
+    1, in a file without a header. By default text, sentence or sentence1."""
+    pair_column: str = ""
+    """Column of the second sentence. By default text_pair or sentence2, if there is one."""
+    label_column: str = ""
+    """Column of the label. By default label."""
+    regression: bool | None = None
+    """Whether the labels are numbers to estimate rather than classes. None: they are classes, and decimal numbers such
+    as 0.5, which rarely are, must be said to be one or the other."""
+    several_labels: bool = option(False, before=False)
+    """Whether an example has any number of labels, also none, rather than one: a list in JSON lines, data sets and
+    memory; names with label_separator between them in a column of text."""
+    label_separator: str = option(",", of=("several_labels",), before=",")
+    """What stands between two labels of an example in a column of text."""
+
+    def check(self) -> None:
+        if self.several_labels and self.regression:
+            raise UserError(
+                "data.regression=True estimates a number for each text, and data.several_labels=True gives it classes; "
+                "leave one of them out"
+            )
+        if not self.label_separator:
+            raise UserError("data.label_separator is empty; give what stands between two labels, such as a comma")
+        super().check()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -391,7 +416,7 @@ class XnliDataConfig(TaskDataConfig):
         named = tuple(name.strip() for name in self.languages.split(","))
         return XNLI_LANGUAGES if named == ("all",) else named
 
-    def check(self, instead: str = "") -> None:
+    def check(self) -> None:
         given = self.languages
         if not given.strip():
             raise UserError(f"data.languages is empty; give some of {', '.join(XNLI_LANGUAGES)}, or all")
@@ -407,11 +432,11 @@ class XnliDataConfig(TaskDataConfig):
                 f"data.languages={given} chooses files of data.dir, but data.train={self.train} is read as it is; "
                 "leave one of them out"
             )
-        super().check(instead)
+        super().check()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VectorDataConfig(TaskDataConfig):
+class VectorDataConfig(DividedDataConfig):
     """Source of the examples of the task vectors, and their columns."""
 
     chosen_for: ClassVar[tuple[str, ...]] = ("vectors",)
@@ -446,18 +471,18 @@ class VectorDataConfig(TaskDataConfig):
     def files(self, split: str) -> tuple[str, ...]:
         return tuple(file for file, _ in self.parts) if split == "train" and self.train else super().files(split)
 
-    def check(self, instead: str = "") -> None:
+    def check(self) -> None:
         for file, times in self.parts if self.train and not self.named else ():
             if not file or not 0 < times <= 1000:
                 raise UserError(
                     f"data.train={self.train} must be files separated by commas, each perhaps with how often its "
                     "examples are taken, from 1 to 1000: a.tsv,b.tsv*3"
                 )
-        super().check(instead)
+        super().check()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RankingDataConfig(TaskDataConfig):
+class RankingDataConfig(DividedDataConfig):
     """Source of the examples of the task ranking, and their columns."""
 
     chosen_for: ClassVar[tuple[str, ...]] = ("ranking",)

@@ -103,9 +103,15 @@ class Features:
         return len(self.input_ids)
 
     @property
+    def divided(self) -> np.ndarray:
+        """int [N]: the example of each of what is divided into the batches of an epoch, which are the sequences unless
+        some stay together."""
+        return self.example
+
+    @property
     def in_epoch(self) -> int:
-        """Number of what is divided into the batches of an epoch, which are the sequences unless some stay together."""
-        return len(self)
+        """Number of what is divided into the batches of an epoch."""
+        return len(self.divided)
 
     @property
     def compared(self) -> int:
@@ -208,8 +214,8 @@ class GroupedFeatures(Features):
         return np.append(0, np.cumsum(np.bincount(self.example)))
 
     @property
-    def in_epoch(self) -> int:
-        return len(self.starts) - 1
+    def divided(self) -> np.ndarray:
+        return np.arange(len(self.starts) - 1)
 
     @property
     def compared(self) -> int:

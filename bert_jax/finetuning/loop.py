@@ -41,7 +41,13 @@ from bert_jax.config.finetuning import (
 )
 from bert_jax.config.heads import TokenVectors, WordVector
 from bert_jax.config.options import differing_options, dotted_names, from_dict, from_record, to_dict
-from bert_jax.config.tasks import DiagnosticOptions, RankingOptions, SequenceOptions, TextDataConfig, VectorOptions
+from bert_jax.config.tasks import (
+    DiagnosticOptions,
+    DividedDataConfig,
+    RankingOptions,
+    SequenceOptions,
+    VectorOptions,
+)
 from bert_jax.data.sequences import most_sequences
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, commit, ending_together, from_first, versions
@@ -51,11 +57,11 @@ from bert_jax.files import write_atomically
 from bert_jax.finetuning.plan import check_length, plan
 from bert_jax.finetuning.prediction import check_member, options_of, say_what_is_cut, write_predictions
 from bert_jax.finetuning.programs import (
-    Programs,
     check_layers,
     fitting_head,
     make_programs,
     member_logits,
+    score_shape,
     task_loss,
 )
 from bert_jax.finetuning.results import (
@@ -89,10 +95,10 @@ from bert_jax.models.kernels.choice import check_attention
 from bert_jax.models.pooling import check_pooling
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
-from bert_jax.tasks import readers, text
+from bert_jax.tasks import readers
 from bert_jax.tasks.sentences import SentenceFeatures
 from bert_jax.tasks.squad import SpanFeatures
-from bert_jax.tasks.task_data import Metric, TaskData, TaskFamily, check_metrics, family_for, read_task, tuned
+from bert_jax.tasks.task_data import Metric, TaskData, TaskFamily, check_metrics, family_for, folds, read_task, tuned
 from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.training.events import Events
 from bert_jax.training.learner import attention_of
@@ -159,10 +165,6 @@ def _check_in_memory(task: str, data: Mapping[str, object], given: Mapping[str, 
         raise UserError(
             f"{columns[0]}={data[columns[0]]!r} names a column, but all examples are in memory without such names, "
             "such as (text, label); leave it out, or give a data frame or dicts"
-        )
-    if "train" in given and "dev_share" not in data and not (data["dev"] or data["dir"]):
-        raise UserError(
-            "train is given and dev, by which runs are compared and chosen, is missing: give dev=… in the same form"
         )
 
 
@@ -232,11 +234,11 @@ def predicted(
         same = same and made["test_fingerprint"] == tests_now
         if same and from_first(all((place / file).exists() for file in made["files"])):
             return {name: before[name] for name in ("tests", "report", "predictions")}
-    tests, report, files = _write_predictions(place, tuning, params, chosen["metrics"], signals)
+    tests, report, files = answer_splits(place, tuning, params, chosen["metrics"], signals)
     return {"tests": tests, "report": report, "predictions": {"test_fingerprint": tests_now, "files": files}}
 
 
-def _write_predictions(
+def answer_splits(
     directory: epath.Path, tuning: Tuning, params: Any, metrics: dict[str, float], signals: StopSignals
 ) -> tuple[dict[str, dict[str, float]], dict[str, Any], list[str]]:
     """Write files in the benchmark's format for every split that is not trained on; `metrics` are those on dev.
@@ -259,10 +261,9 @@ def _write_predictions(
             written += [f"{name}/{epath.Path(file).name}" for file in files]
             if name in data.evaluations and isinstance(features, SentenceFeatures) and data.head.labels:
                 report[name] = class_report(split.examples, features, logits)
-                if data.head.kind == "classification":
-                    page = class_page(f"{data.task}, {name}", split.examples, logits, report[name])
-                    write_atomically(directory / name / PAGE_NAME, page.encode())
-                    written.append(f"{name}/{PAGE_NAME}")
+                page = class_page(f"{data.task}, {name}", split.examples, features, logits, report[name])
+                write_atomically(directory / name / PAGE_NAME, page.encode())
+                written.append(f"{name}/{PAGE_NAME}")
         if name in data.tests and split.examples.has_answers:
             tests[name] = data.scores(split, features, logits)
     return tests, report, written
@@ -281,13 +282,13 @@ def out_of_fold(path: epath.Path, tuning: Tuning, chosen: dict[str, Any]) -> dic
     assert whole is not None, "there is a cross-validation"
     if jax.process_index() == 0:
         # The parts of the chosen run, which may be one of an earlier command with more or fewer of them.
-        logits, parts = {}, text.folds(whole.examples, chosen["folds"])
+        logits, parts = {}, folds(whole.examples, chosen["folds"])[whole.features.example]
         for part in range(chosen["folds"]):
             numbers = np.flatnonzero(parts == part)
             name = chosen["run"].removesuffix(f"_fold{chosen['fold']}") + f"_fold{part + 1}"
-            scores = read_scores(path / "runs" / name / SCORES, len(numbers), data.head.outputs)
-            logits |= dict(zip(numbers.tolist(), scores, strict=True))
-        rows = [logits[number] for number in range(len(whole.examples))]
+            shapes = [score_shape(data.head, whole.features, number) for number in numbers.tolist()]
+            logits |= dict(zip(numbers.tolist(), read_scores(path / "runs" / name / SCORES, shapes), strict=True))
+        rows = [logits[number] for number in range(len(whole.features))]
         place.mkdir(parents=True, exist_ok=True)
         metrics = data.scores(whole, whole.features, rows)
         files = data.family.write_predictions(whole.examples, whole.features, rows, os.fspath(place), "out_of_fold")
@@ -416,8 +417,8 @@ def finetune(
         and (question, context, answers) for SQuAD; columns have the names that they have in files and data sets.
         Classes are returned as str; with regression=True labels are numbers. A DatasetDict gives its splits: as train
         all that are not given otherwise, as dev its validation, as test its test.
-      dev: as `train`. Without it, the task text holds a tenth of train out (dev_share=0.1), or with folds=5 makes five
-        parts of train, each of which is scored by a run on the others.
+      dev: as `train`. Without it, a tenth of train is held out (dev_share=0.1), or with folds=5 there are five parts
+        of train, each of which is scored by a run on the others.
       test: as `train`. Examples with None for a label are predicted, not scored.
       metrics: functions by name, for tasks on sentences. Each gets the answers and the predictions of a split, arrays
         [E] of names or numbers, or bool [E, C] where texts have several labels, and returns a number, the higher the
@@ -460,10 +461,50 @@ def _finetune(
     check_trackers(config.sinks)
     if isinstance(config.options, DiagnosticOptions):  # there is nothing to train
         return Result(diagnose(config, mesh), 0, config.workdir)
-    stored = _open_model(config)
+    stored = open_model(config)
+    tuning, note = prepared(config, given, metrics, stored, mesh, _begun(config))
+    config = tuning.config
+
+    results: dict[str, Any] = {}
+    with (
+        Watchdog(config.faults.step_timeout_seconds) as watchdog,
+        StopSignals(watchdog) as signals,
+        _open_directory(tuning) as workdir,
+        Events(workdir.path, signals) as events,
+    ):
+        watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
+        started = Started(workdir=workdir, faults=config.faults, events=events, signals=signals, wall_time=wall_time)
+        _announce(tuning, note)
+        _train_runs(tuning, started)
+        signals.check()
+        results = _conclude(tuning, workdir, signals)
+    if signals.exit_code:
+        return Result({}, signals.exit_code, config.workdir)
+    if jax.process_index() == 0:
+        show(results)
+    return Result(results, 0, config.workdir)
+
+
+def prepared(
+    config: FinetuneConfig,
+    given: Mapping[str, Sequence[Any]],
+    metrics: Mapping[str, Metric],
+    stored: StoredModel,
+    mesh: Mesh,
+    begun: Mapping[str, Any],
+    factor: float = 1.0,
+) -> tuple[Tuning, str]:
+    """Return the data of a task and its programs, all options decided, and a note for the console.
+
+    Args:
+      begun: the options of runs that have begun already.
+      factor: of the loss of one of several tasks.
+
+    Raises:
+      UserError: the data or the options do not fit the model.
+    """
     config = with_embedding(config, stored)
     taught_by = stored_task_teacher(config, stored.need_tokenizer())
-    begun = _begun(config)
     config = _with_stratification(config, begun)
     data = read_task(config, stored.model, stored.need_tokenizer(), given).measured_by(metrics, config.select_by)
     check_length(config, data.fewest_sequences)
@@ -481,31 +522,13 @@ def _finetune(
         loss=loss,
         stored=stored,
         sequences=data.train.features.compared,
+        factor=factor,
     )
     config = with_packing(config, data.train.features, programs, begun)
-
-    results: dict[str, Any] = {}
-    with (
-        Watchdog(config.faults.step_timeout_seconds) as watchdog,
-        StopSignals(watchdog) as signals,
-        _open_directory(config, stored, data, programs) as workdir,
-        Events(workdir.path, signals) as events,
-    ):
-        watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
-        started = Started(workdir=workdir, faults=config.faults, events=events, signals=signals, wall_time=wall_time)
-        tuning = Tuning(config, data, stored, programs)
-        _announce(tuning, note)
-        _train_runs(tuning, started)
-        signals.check()
-        results = _conclude(tuning, workdir, signals)
-    if signals.exit_code:
-        return Result({}, signals.exit_code, config.workdir)
-    if jax.process_index() == 0:
-        show(results)
-    return Result(results, 0, config.workdir)
+    return Tuning(config, data, stored, programs), note
 
 
-def _open_model(config: FinetuneConfig) -> StoredModel:
+def open_model(config: FinetuneConfig) -> StoredModel:
     """Return the model to start from; raise a UserError if it cannot be opened, or the options do not fit it."""
     stored = open_stored(config.init_from)
     check_fit(stored)
@@ -585,8 +608,9 @@ def _check_own_positives(config: FinetuneConfig, data: TaskData, model: EncoderC
         )
 
 
-def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData, programs: Programs) -> WorkDirectory:
+def _open_directory(tuning: Tuning) -> WorkDirectory:
     """Take the work directory, once all hosts have the same model, data and settings."""
+    config, data, stored, programs = tuning.config, tuning.data, tuning.stored, tuning.programs
     wanted = settings(config, programs, data)
     identity = {
         "features_fingerprint": data.fingerprint(),
@@ -607,9 +631,10 @@ def _train_runs(tuning: Tuning, started: Started) -> None:
     for run in plan(config):
         directory = workdir.path / "runs" / run.name
         if not from_first((directory / RESULTS).exists()):
-            record = train_run(run, tuning.of(run), started)
-            if run.fold:
-                write_scores(directory, tuning.of(run), started.signals)
+            own = tuning.of(run)
+            record = train_run(run, own, started)
+            if run.fold and own.data.comparable:
+                write_scores(directory, own, started.signals)
             workdir.secure()
             _write_once(directory / RESULTS, record)
             if config.keep == "best":
@@ -632,9 +657,9 @@ def _conclude(tuning: Tuning, workdir: WorkDirectory, signals: StopSignals) -> d
     if tuning.programs.adapters is not None:
         publish_adapter(workdir, tuning.programs.adapters, config.init_from)
     facts = predicted(workdir.path, tuning, params, chosen, signals)
-    if data.parts is not None:
+    if data.parts is not None and data.comparable:
         facts["out_of_fold"] = out_of_fold(workdir.path, tuning, chosen)
-    facts |= {"data": _sizes(data), "truncated": data.truncated, "labels": list(data.head.labels)}
+    facts |= {"data": sizes(data), "truncated": data.truncated, "labels": list(data.head.labels)}
     results = summary(config, records, data.main_metric, facts)
     if workdir.secure():
         raise UserError(
@@ -652,7 +677,8 @@ def _write_once(file: epath.Path, values: dict[str, Any]) -> None:
         write_json(file, values)
 
 
-def _sizes(data: TaskData) -> dict[str, int]:
+def sizes(data: TaskData) -> dict[str, int]:
+    """Return the number of examples of each split."""
     return {name: len(split.examples) for name, split in data.splits.items()}
 
 
@@ -661,7 +687,7 @@ def _with_stratification(config: FinetuneConfig, recorded: Mapping[str, Any]) ->
 
     Those of 0.1.0 do not record it, and held out a random part.
     """
-    if not isinstance(config.data, TextDataConfig) or config.data.stratified is not None:
+    if not isinstance(config.data, DividedDataConfig) or config.data.stratified is not None:
         return config
     before = recorded.get("data")
     stratified = bool(before.get("stratified", False)) if isinstance(before, dict) else True
@@ -670,22 +696,23 @@ def _with_stratification(config: FinetuneConfig, recorded: Mapping[str, Any]) ->
 
 def _held_out(config: FinetuneConfig, data: TaskData) -> str:
     """Return a line about the training examples that have become the dev set."""
-    dev, alike = len(data.evaluations["dev"].examples), ""
-    if data.head.kind == "classification" and isinstance(config.data, TextDataConfig) and config.data.stratified:
+    examples, alike = data.evaluations["dev"].examples, ""
+    if getattr(examples, "classes", None) and getattr(config.data, "stratified", False):
         alike = ", the same share of every class"
+    dev = len(examples)
     return (
         f"no dev examples were given: {dev:,} of {dev + len(data.train.examples):,} training examples are held out "
-        f"(data.dev_share={data.held_out:g}{alike}; equal texts stay together)"
+        f"(data.dev_share={data.held_out:g}{alike}; equal {examples.unit} stay together)"
     )
 
 
 def _announce(tuning: Tuning, note: str) -> None:
     config, data, programs, model = tuning.config, tuning.data, tuning.programs, tuning.stored.model
-    sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(data).items())
+    counted = ", ".join(f"{name} {size:,}" for name, size in sizes(data).items())
     runs = plan(config)
     say_hardware(programs.mesh, config.compute)
     say(
-        f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
+        f"{config.task}: {counted} examples; {len(data.train.features):,} sequences to train on; "
         + (f"labels {', '.join(data.head.labels)}" if data.head.labels else _learned(config, data.head))
     )
     if data.held_out:

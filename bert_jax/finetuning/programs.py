@@ -36,7 +36,7 @@ from bert_jax.models.lstm import check_features
 from bert_jax.models.protocol import Model, Params
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import TaughtTaskObjective, Teacher
-from bert_jax.objectives.objective import Objective, ReparametrizedObjective
+from bert_jax.objectives.objective import Objective, ReparametrizedObjective, WeightedObjective
 from bert_jax.objectives.ranking import RankingObjective
 from bert_jax.objectives.tasks import PLAIN, TaskLoss, TaskObjective, predictions
 from bert_jax.objectives.vectors import VectorObjective
@@ -117,6 +117,7 @@ def make_programs(
     loss: TaskLoss = PLAIN,
     stored: StoredModel | None = None,
     sequences: int = 1,
+    factor: float = 1.0,
 ) -> Programs:
     """Return the model with the dropout of `config`, and the functions that are compiled for it.
 
@@ -125,6 +126,7 @@ def make_programs(
       loss: what `task_loss` returns.
       sequences: most of an example, which are compared.
       stored: the model to start from, whose encoder is read if it is adapted; None: nothing is going to be computed.
+      factor: of the loss of one of several tasks.
 
     Raises:
       UserError: an option does not fit this model.
@@ -144,6 +146,7 @@ def make_programs(
     abstract = abstract_state(learner, optimizer, mesh)
     shardings = state_shardings(abstract)
     objective = _objective(config, task_model, loss, teacher)
+    objective = objective if factor == 1 else WeightedObjective(objective, factor)
     frozen = () if teacher is None else (teacher.params,)
     base = None if adapters is None else _base(task_model, stored, mesh)
     if adapters is not None or unchanged:
@@ -461,6 +464,15 @@ def _without_padding(head: HeadConfig, features: Features, index: int, row: np.n
     from scipy import sparse
 
     return sparse.csr_matrix(row)
+
+
+def score_shape(head: HeadConfig, features: Features, number: int) -> tuple[int, ...]:
+    """Return the shape of the scores that `predict_logits` gives a sequence, of a head with parameters."""
+    if head.kind in ("span", "tagging"):
+        return len(features.input_ids[number]), head.outputs
+    if head.kind == "choice":
+        return (len(features.input_ids[number]),)
+    return () if head.kind == "regression" else (head.outputs,)
 
 
 def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[np.ndarray]:

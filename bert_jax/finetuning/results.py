@@ -34,6 +34,7 @@ from bert_jax.tasks.sentences import (
     by_class,
     calibration_error,
     in_bins,
+    judged,
     softened,
 )
 from bert_jax.training.trackers import screen
@@ -243,10 +244,7 @@ th, td {{ text-align: left; padding: .25em .8em .25em 0; border-bottom: 1px soli
 td {{ max-width: 40em; overflow-wrap: anywhere; white-space: pre-wrap; }} p {{ color: #666; max-width: 50em; }}
 </style></head>
 <body><h1>{title}</h1>
-<h2>Classes</h2>{classes}
-<h2>Confusions</h2>{confusions}
-<h2>Confidence</h2>{confidence}
-<h2>Errors of which the model was surest</h2>{errors}
+{sections}
 </body></html>
 """
 
@@ -254,12 +252,13 @@ td {{ max-width: 40em; overflow-wrap: anywhere; white-space: pre-wrap; }} p {{ c
 def class_report(examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray]) -> dict[str, Any]:
     """Return figures of a classifier of texts on a split that has answers.
 
-    They are precision, recall, F1 and support of each class and, if a text has one of them, the expected calibration
-    error before and after the temperature that is best for this split.
+    They are precision, recall, F1 and support of each class, and the expected calibration error before and after the
+    temperature that is best for this split. Where a text has several labels, they have thresholds too, and the error is
+    that of the probabilities of all labels, and of each.
     """
-    answers, found = answered(examples, features, logits)
     if examples.several:
-        return {"classes": dict(zip(examples.labels, by_class(answers, found), strict=True))}
+        return _several_report(examples, features, logits)
+    answers, found = answered(examples, features, logits)
     names, scores = np.array(examples.labels), np.array(logits)
     assert examples.answers is not None  # or there would be none to compare with
     temperature, right = best_temperature(scores, examples.answers), answers == found
@@ -273,37 +272,120 @@ def class_report(examples: Sentences, features: SentenceFeatures, logits: Sequen
     }
 
 
+def _several_report(examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Return the same where a text has several labels."""
+    assert examples.answers is not None  # or there would be none to compare with
+    shares, cuts, found = judged(examples, features, logits)
+    columns = zip(by_class(examples.answers, found), cuts, shares.T, examples.answers.T, strict=True)
+    cells = [
+        {**each, "threshold": float(cut), "calibration_error": calibration_error(own, there)}
+        for each, cut, own, there in columns
+    ]
+    there = examples.answers.reshape(-1)
+    temperature = best_temperature(_two_sides(logits), there.astype(int))
+    errors = [calibration_error(_presence(logits, each).reshape(-1), there) for each in (1.0, temperature)]
+    return {
+        "classes": dict(zip(examples.labels, cells, strict=True)),
+        "temperature": temperature,
+        "calibration_error": errors[0],
+        "calibration_error_at_temperature": errors[1],
+    }
+
+
+def _two_sides(logits: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the logits of a label's absence and presence, [E * C, 2], for those of several labels [E, C]."""
+    present = np.asarray(logits, np.float64).reshape(-1)
+    return np.stack([np.zeros_like(present), present], axis=1)
+
+
+def _presence(logits: Sequence[np.ndarray], temperature: float) -> np.ndarray:
+    """Return the probability of each label, [E, C], with the logits divided by a temperature."""
+    return np.exp(softened(_two_sides(logits), temperature)[:, 1]).reshape(len(logits), -1)
+
+
 def _confidences(scores: np.ndarray, temperature: float) -> np.ndarray:
     return np.exp(softened(scores, temperature).max(axis=1))
 
 
-def class_page(title: str, examples: Sentences, logits: Sequence[np.ndarray], report: dict[str, Any]) -> str:
+def class_page(
+    title: str,
+    examples: Sentences,
+    features: SentenceFeatures,
+    logits: Sequence[np.ndarray],
+    report: dict[str, Any],
+) -> str:
     """Return a page on a classifier that needs no other file and runs nothing; `report` is that of `class_report`.
 
-    It has the figures of the classes, their confusions, a diagram of confidence and accuracy, and the worst errors.
+    It has the figures of the classes, a diagram of confidence and accuracy, the worst errors and, where a text has one
+    class, their confusions.
     """
+    if examples.several:
+        sections = _several_sections(examples, features, logits, report)
+    else:
+        sections = _sections(examples, logits, report)
+    shown = "\n".join(f"<h2>{head}</h2>{section}" for head, section in sections.items())
+    return PAGE.format(title=html.escape(title), sections=shown)
+
+
+def _sections(examples: Sentences, logits: Sequence[np.ndarray], report: dict[str, Any]) -> dict[str, str]:
+    """Return what the page says where a text has one class."""
     scores, answers = np.array(logits), np.asarray(examples.answers)
     found, confidences = scores.argmax(axis=1), _confidences(scores, 1.0)
     right = found == answers
-    figures = [
+    told = f"{right.sum():,} of {len(right):,} answers are right."
+    softer = in_bins(_confidences(scores, report["temperature"]), right)
+    return {
+        "Classes": _table(["class", *FIGURES, "examples"], _figures(report)),
+        "Confusions": _confusions(examples.labels, answers, found),
+        "Confidence": _confidence(told, "accuracy of the answers", report, in_bins(confidences, right), softer),
+        "Errors of which the model was surest": _errors(examples, answers, found, np.where(right, -1.0, confidences)),
+    }
+
+
+def _several_sections(
+    examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray], report: dict[str, Any]
+) -> dict[str, str]:
+    """Return what the page says where a text has several labels, each with a probability of its own."""
+    shares, _, found = judged(examples, features, logits)
+    there = np.asarray(examples.answers)
+    rows = [
+        [*row, *(f"{100 * each[key]:.2f}" for key in ("threshold", "calibration_error"))]
+        for row, each in zip(_figures(report), report["classes"].values(), strict=True)
+    ]
+    whole = (found == there).all(axis=1).sum()
+    told = f"{whole:,} of {len(there):,} texts have exactly the labels that they should have."
+    bins, softer = (
+        in_bins(each.reshape(-1), there.reshape(-1)) for each in (shares, _presence(logits, report["temperature"]))
+    )
+    surest = np.where(found == there, -1.0, np.where(found, shares, 1 - shares))
+    return {
+        "Labels": _table(["label", *FIGURES, "texts", "threshold %", "ECE %"], rows),
+        "Confidence": _confidence(told, "share of the texts that have a label", report, bins, softer),
+        "Errors of which the model was surest": _several_errors(examples, found, shares, surest),
+    }
+
+
+FIGURES = ("precision %", "recall %", "F1 %")
+
+
+def _figures(report: dict[str, Any]) -> list[list[str]]:
+    """Return a row for each class: its name, FIGURES and how many examples have it."""
+    return [
         [name, *(f"{100 * each[key]:.1f}" for key in ("precision", "recall", "f1")), f"{each['support']:,}"]
         for name, each in report["classes"].items()
     ]
+
+
+def _confidence(told: str, bars: str, report: dict[str, Any], bins: list[Any], softer: list[Any]) -> str:
+    """Return a text on the calibration and its diagram; `bars` says what is compared with the confidence."""
     before, after = report["calibration_error"], report["calibration_error_at_temperature"]
-    told = (
-        f"{right.sum():,} of {len(right):,} answers are right. The expected calibration error (ECE, {BINS} bins) is "
-        f"{100 * before:.2f} %; with the logits divided by the temperature {report['temperature']:.3f}, the best on "
-        f"these examples, it is {100 * after:.2f} %. Bars: accuracy of the answers in a bin of confidence, with their "
-        "number; points: the same at that temperature; on the line confidence and accuracy are equal."
+    told += (
+        f" The expected calibration error (ECE, {BINS} bins) is {100 * before:.2f} %; with the logits divided by the "
+        f"temperature {report['temperature']:.3f}, the best on these examples, it is {100 * after:.2f} %. Bars: {bars} "
+        "in a bin of confidence, with their number; points: the same at that temperature; on the line confidence and "
+        "accuracy are equal."
     )
-    softer = in_bins(_confidences(scores, report["temperature"]), right)
-    return PAGE.format(
-        title=html.escape(title),
-        classes=_table(["class", "precision %", "recall %", "F1 %", "examples"], figures),
-        confusions=_confusions(examples.labels, answers, found),
-        confidence=f"<p>{html.escape(told)}</p>{_diagram(in_bins(confidences, right), softer)}",
-        errors=_errors(examples, answers, found, np.where(right, -1.0, confidences)),
-    )
+    return f"<p>{html.escape(told)}</p>{_diagram(bins, softer)}"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
@@ -332,12 +414,31 @@ def _confusions(labels: Sequence[str], answers: np.ndarray, found: np.ndarray) -
 def _errors(examples: Sentences, answers: np.ndarray, found: np.ndarray, surest: np.ndarray) -> str:
     """Return the wrong predictions with the highest confidence; `surest` float [E] is below 0 for right ones."""
     rows = []
-    for place in [place for place in np.argsort(-surest, kind="stable")[:WORST] if surest[place] >= 0]:
-        text = "\n".join(each[place] for each in (examples.first, examples.second) if each is not None)
-        shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    for place in _worst(surest):
         names = examples.labels[answers[place]], examples.labels[found[place]]
-        rows.append([examples.index[place], *names, f"{100 * surest[place]:.1f}", shown])
+        rows.append([examples.index[place], *names, f"{100 * surest[place]:.1f}", _shown(examples, place)])
     return _table(["index", "answer", "predicted", "confidence %", "text"], rows) if rows else "<p>There are none.</p>"
+
+
+def _several_errors(examples: Sentences, found: np.ndarray, shares: np.ndarray, surest: np.ndarray) -> str:
+    """Return the labels that a text has and was not given, or the reverse; all but the examples are [E, C]."""
+    rows = []
+    for place in _worst(surest.reshape(-1)):
+        text, label = divmod(place, len(examples.labels))
+        wrong = "given, not there" if found[text, label] else "there, not given"
+        share = f"{100 * shares[text, label]:.1f}"
+        rows.append([examples.index[text], examples.labels[label], wrong, share, _shown(examples, text)])
+    return _table(["index", "label", "error", "probability %", "text"], rows) if rows else "<p>There are none.</p>"
+
+
+def _worst(surest: np.ndarray) -> list[int]:
+    """Return the places of the wrong answers with the highest confidence; it is below 0 for right ones."""
+    return [place for place in np.argsort(-surest, kind="stable")[:WORST].tolist() if surest[place] >= 0]
+
+
+def _shown(examples: Sentences, place: int) -> str:
+    text = "\n".join(each[place] for each in (examples.first, examples.second) if each is not None)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _diagram(bins: list[tuple[int, float, float]], softer: list[tuple[int, float, float]]) -> str:

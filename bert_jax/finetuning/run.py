@@ -20,7 +20,7 @@ import io
 import json
 import math
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -331,29 +331,30 @@ def exhausted(dev: Mapping[int, Mapping[str, Any]], main: str, patience: int) ->
 
 
 SCORES = "scores.npy"
-"""File of a run of a cross-validation: its scores of the examples that it is not trained on, float32 [n, C] or [n]."""
+"""File of a run of a cross-validation: its scores of the sequences that it is not trained on, one after the other."""
 
 
 def write_scores(directory: epath.Path, tuning: Tuning, signals: StopSignals) -> None:
-    """Write the scores, by the weights of a run that count, of the examples that it is not trained on."""
+    """Write the scores, by the weights of a run that count, of the sequences that it is not trained on."""
     params = place(open_checkpoint(directory), tuning.programs.mesh)
     logits = tuning.logits(params, tuning.data.evaluations["dev"].features, signals)
     if jax.process_index() == 0:
         content = io.BytesIO()
-        np.save(content, np.stack(logits))
+        np.save(content, np.concatenate([row.reshape(-1) for row in logits]))
         write_atomically(directory / SCORES, content.getvalue())
 
 
-def read_scores(file: epath.Path, count: int, outputs: int) -> np.ndarray:
-    """Return what `write_scores` has written of `count` examples, each with so many scores.
+def read_scores(file: epath.Path, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    """Return what `write_scores` has written of sequences whose scores have these shapes.
 
     Raises:
       UserError: the file is gone or damaged.
     """
     try:
         scores = np.load(io.BytesIO(read_bytes(file)), allow_pickle=False)
-        if scores.dtype == np.float32 and scores.shape[:1] == (count,) and scores.size == count * outputs:
-            return scores
+        ends = np.cumsum([math.prod(shape) for shape in shapes])
+        if scores.dtype == np.float32 and scores.shape == (ends[-1],):
+            return [row.reshape(shape) for row, shape in zip(np.split(scores, ends[:-1]), shapes, strict=True)]
     except (OSError, ValueError, EOFError):
         pass
     raise UserError(f"{file} is gone or damaged; remove {file.parent} to train that run again")

@@ -134,6 +134,32 @@ class ReparametrizedObjective:
         return self.objective.sums(self.whole(params, *self.frozen), batch, dropout_key)
 
 
+@dataclasses.dataclass(frozen=True)
+class WeightedObjective:
+    """An objective whose loss is multiplied by a factor, as one of several tasks (see `TaughtObjective`)."""
+
+    objective: Objective
+    factor: float
+
+    def reading(self, *frozen: Any) -> "WeightedObjective":
+        """Return the objective with these arrays, inside the function that is compiled to take them."""
+        return dataclasses.replace(self, objective=cast(TaughtObjective, self.objective).reading(*frozen))
+
+    @property
+    def model(self) -> Model:
+        return self.objective.model
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return tuple(dataclasses.replace(term, weight=self.factor * term.weight) for term in self.objective.terms)
+
+    def denominators(self, batch: Batch) -> dict[str, jax.Array]:
+        return self.objective.denominators(batch)
+
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+        return self.objective.sums(params, batch, dropout_key)
+
+
 class ObjectiveFamily(Protocol):
     """A module of objectives, which the type of their options names as its `losses`."""
 

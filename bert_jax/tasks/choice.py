@@ -13,7 +13,7 @@ import json
 import os
 import string
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from etils import epath
@@ -40,9 +40,11 @@ class Question(NamedTuple):
     """Index into `choices`; None without a label."""
     index: str  # pyright: ignore[reportIncompatibleMethodOverride] (a field; nobody searches a record)
     """Name of the question in a file of predictions."""
+    weight: float = 1.0
+    """Factor of its loss in training."""
 
 
-def read(path: epath.Path) -> list[Question]:
+def read(path: epath.Path, weight_column: str = "") -> list[Question]:
     """Return the questions of a file (.csv as SWAG, .jsonl) or of all .txt and .json files below a directory (RACE).
 
     Raises:
@@ -60,20 +62,23 @@ def read(path: epath.Path) -> list[Question]:
         raise UserError(
             f"{path}: expected SWAG's .csv, a {' or '.join(readers.ROW_ENDINGS)} or a directory of RACE's passages"
         )
-    return read_questions(str(path), records)
+    return read_questions(str(path), records, weight_column)
 
 
-def read_questions(source: str, records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Question]:
+def read_questions(
+    source: str, records: Iterable[tuple[str, Mapping[str, Any]]], weight_column: str = ""
+) -> list[Question]:
     """Return the questions in (where, record) pairs, each in one of the three formats; see `read` for errors."""
     result: list[Question] = []
     for where, record in records:
+        weight = readers.weight_of(where, record, weight_column)
         for question in _questions(where, record, len(result)):
             if len(question.choices) != len(result[0].choices if result else question.choices):
                 raise UserError(
                     f"{question.where}: {len(question.choices)} choices, but earlier questions have "
                     f"{len(result[0].choices)}; a data set has one number of choices"
                 )
-            result.append(question)
+            result.append(question._replace(weight=weight))
     if not result:
         raise UserError(
             f"{source} holds no question; expected the rows of SWAG's CSV, RACE's .txt or .json files in a directory, "
@@ -216,6 +221,16 @@ class Examples:
     questions: tuple[Question, ...]
     has_answers: bool
     labels: tuple[str, ...] = ()
+    unit: ClassVar[str] = "contexts"
+
+    @property
+    def together(self) -> list[Any]:
+        """The contexts, whose questions are held out together."""
+        return [question.context for question in self.questions]
+
+    def chosen(self, numbers: np.ndarray) -> Self:
+        """Return some of the examples."""
+        return dataclasses.replace(self, questions=tuple(self.questions[number] for number in numbers))
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -247,7 +262,10 @@ def load(
       UserError: see `read`; or answers are missing.
     """
     found = readers.rows_of(data, split, given, _columns_of_row)
-    questions = read(readers.find_file(data, split, FILES[split])) if found is None else read_questions(*found)
+    if found is None:
+        questions = read(readers.find_file(data, split, FILES[split]), data.weighed_by(split))
+    else:
+        questions = read_questions(*found, data.weighed_by(split))
     has_answers = questions[0].answer is not None
     if not has_answers and split != "test":
         raise UserError(f"{questions[0].where}: the answer is missing; {split} needs questions with answers")
@@ -274,6 +292,7 @@ def features(examples: Examples, tokenizer: Tokenizer, options: ChoiceOptions) -
         example=np.arange(len(joined), dtype=np.int32),
         max_length=options.max_length,
         uncut=Uncut(lengths, options.max_length, "questions"),
+        weights=readers.weights_of(examples.questions),
     )
 
 

@@ -160,6 +160,8 @@ class Sentence:
     """Origin of each word, for messages: "FILE, line N"."""
     spans: tuple[tuple[int, int], ...] | None = None
     """(start, end) characters of each word in the plain text that it was split from; None for a file of words."""
+    weight: float = 1.0
+    """Factor of the losses of its words in training."""
 
     def need_tags(self) -> tuple[str, ...]:
         """Return the tags of a sentence that has them; ValueError if it has none."""

@@ -146,7 +146,9 @@ def glue_file_names(task: str, split: str) -> list[str]:
     return [f"{place}{file}" for file in files for place in ("", *(f"{name}/" for name in GLUE_TASKS[task].names))]
 
 
-def read(task: str, file: epath.Path, split: str, by_original_name: bool = True) -> list[Record]:
+def read(
+    task: str, file: epath.Path, split: str, by_original_name: bool = True, weight_column: str = ""
+) -> list[Record]:
     """Return the examples of one file, with their labels as spelled there.
 
     Skipped and counted: rows of MNLI on which the annotators disagreed (label "-"), and up to 1 % of rows in QQP's
@@ -154,6 +156,7 @@ def read(task: str, file: epath.Path, split: str, by_original_name: bool = True)
 
     Args:
       by_original_name: whether msr_paraphrase_train.txt is split into train and dev as GLUE does.
+      weight_column: header of the weights; empty if there are none.
 
     Raises:
       UserError: the header is missing, a row has the wrong number of columns or an empty text, or the file is not
@@ -166,7 +169,8 @@ def read(task: str, file: epath.Path, split: str, by_original_name: bool = True)
         if problem := layout.problem(fields, empty_allowed=split.startswith("test")):
             problems.append(f"{where}: {problem}")
         else:
-            records.append(layout.record(fields, where, str(len(records))))
+            weight = readers.weight_of(where, dict(zip(layout.header, fields, strict=True)), weight_column)
+            records.append(layout.record(fields, where, str(len(records)))._replace(weight=weight))
     check_broken(task, split, str(file), problems, len(lines))
     if task == "mnli":
         records = _agreed(str(file), records)
@@ -339,10 +343,10 @@ def load(
         part=_dataset_split(task, data, split),
     )
     if found is not None:
-        records = _records(task, spec, *found, split)
+        records = _records(task, spec, *found, split, data.weighed_by(split))
     else:
         file = readers.find_file(data, split, glue_file_names(task, split))
-        records = read(task, file, split, by_original_name=not getattr(data, split, ""))
+        records = read(task, file, split, not getattr(data, split, ""), data.weighed_by(split))
     if len(records) != spec.rows[split]:
         logging.warning("%s %s: %d examples; the benchmark has %d", task, split, len(records), spec.rows[split])
     numbers = {name: labels.index(name) for name in spec.labels}
@@ -433,7 +437,9 @@ def _columns_of_row(spec: GlueTask, where: str, row: Any) -> dict[str, Any]:
     return dict(zip(spec.columns, texts, strict=True)) | {spec.label: row[1]}
 
 
-def _records(task: str, spec: GlueTask, source: str, rows: readers.Rows, split: str) -> list[Record]:
+def _records(
+    task: str, spec: GlueTask, source: str, rows: readers.Rows, split: str, weight_column: str
+) -> list[Record]:
     """Return the examples in rows with the columns of the task's files, or with those of TFDS and the hub."""
     examples, test = list(rows), split.startswith("test")
     if test:  # stored in a shuffled order, but the rows of a submission ascend
@@ -450,7 +456,8 @@ def _records(task: str, spec: GlueTask, source: str, rows: readers.Rows, split: 
             continue
         second = texts[1] if len(texts) > 1 else None
         index = str(example.get("idx", position))
-        records.append(Record(where, texts[0], second, _label(where, spec, example.get(label)), index))
+        weight = readers.weight_of(where, example, weight_column)
+        records.append(Record(where, texts[0], second, _label(where, spec, example.get(label)), index, weight))
     check_broken(task, split, source, problems, len(examples))
     if task == "mnli":
         records = _agreed(source, records)

@@ -13,7 +13,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from etils import epath
@@ -48,6 +48,19 @@ class Examples:
     index: tuple[str, ...] = ()
     """Name of each plain text in a file of predictions, if the sentences are plain texts."""
 
+    @property
+    def unit(self) -> str:
+        return "sentences" if self.sentences[0].document is None else "documents"
+
+    @property
+    def together(self) -> list[Any]:
+        """The documents, or the words of sentences that are in none, which are held out together."""
+        return [each.words if each.document is None else each.document for each in self.sentences]
+
+    def chosen(self, numbers: np.ndarray) -> Self:
+        """Return some of the examples."""
+        return dataclasses.replace(self, sentences=tuple(self.sentences[number] for number in numbers))
+
     def __len__(self) -> int:
         return len(self.sentences)
 
@@ -77,6 +90,11 @@ def load(
     if found is not None:
         sentences = _row_sentences(*found, data, split)
     else:
+        if split == "train" and data.weight_column:
+            raise UserError(
+                f"data.weight_column={data.weight_column} names a column of sentences, but a file of CoNLL has a line "
+                "for each word; give the sentences as JSON lines, a data frame or rows"
+            )
         sentences = conll.read(readers.find_file(data, split, FILES[split]), data, to_predict=split == "test")
     has_answers = all(sentence.tags is not None for sentence in sentences)
     if has_answers:
@@ -150,7 +168,9 @@ def _row_sentences(source: str, rows: readers.Rows, data: TaggingDataConfig, spl
                 f"{where}: {len(words)} words and {len(tags or [])} tags; each word needs one, and each sentence a word"
             )
         places = tuple(f"{where}, word {word}" for word in range(len(words)))
-        sentences.append(Sentence(tuple(words), None if tags is None or None in tags else tuple(tags), None, places))
+        tags = None if tags is None or None in tags else tuple(tags)
+        weight = readers.weight_of(where, row, data.weighed_by(split))
+        sentences.append(Sentence(tuple(words), tags, None, places, weight=weight))
     if not sentences:
         raise UserError(f"{source} holds no sentence")
     return sentences
@@ -305,6 +325,7 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaggingOptions) 
         example=sentence,
         max_length=options.max_length,
         words=words,
+        weights=None if (weights := readers.weights_of(examples.sentences)) is None else weights[sentence],
     )
 
 

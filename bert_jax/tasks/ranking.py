@@ -15,7 +15,7 @@ nothing was found counts 0.
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from absl import logging
@@ -146,6 +146,28 @@ class RankingExamples:
     index: list[str]
     """Names of the queries in a file of predictions."""
     labels: tuple[str, ...] = ()
+    unit: ClassVar[str] = "queries"
+
+    @property
+    def together(self) -> list[Any]:
+        """The queries, of which equal ones are held out together."""
+        return self.queries
+
+    def chosen(self, numbers: np.ndarray) -> Self:
+        """Return some of the examples."""
+        columns = {
+            name: [getattr(self, name)[number] for number in numbers] for name in ("queries", "documents", "index")
+        }
+        grades = self.grades and [self.grades[number] for number in numbers]
+        return dataclasses.replace(self, **columns, grades=grades)
+
+    def judged(self) -> Self:
+        """Return training examples as those of dev; a UserError if they have grades that cannot be measured by."""
+        _check_grades(
+            (f"the training query {self.queries[place]!r:.60}", grades)
+            for place, grades in enumerate(self.grades or ())
+        )
+        return dataclasses.replace(self, split="dev")
 
     @property
     def has_answers(self) -> bool:
@@ -291,20 +313,20 @@ def load(
             f"query {NEGATIVE}_1, {NEGATIVE}_2 and so on, which `bert-jax mine` finds"
         )
     if split != "train" and graded is not None:
-        _check_grades(rows)
+        _check_grades((row.where, row.grades or ()) for row in rows)
     queries, documents, grades, index = _grouped(rows)
     given = columns.label is not None
     return RankingExamples(task, split, queries, documents, None if graded is None else grades, given, index)
 
 
-def _check_grades(rows: Iterable[_Row]) -> None:
+def _check_grades(rows: Iterable[tuple[str, Sequence[float]]]) -> None:
     """Raise a UserError unless the grades that are measured by are whole numbers, and some document answers."""
     highest = 0.0
-    for row in rows:
-        highest = max(highest, *(row.grades or ()))
-        if wrong := [each for each in row.grades or () if each != int(each)]:
+    for where, grades in rows:
+        highest = max([highest, *grades])
+        if wrong := [each for each in grades if each != int(each)]:
             raise UserError(
-                f"{row.where}: the grade {wrong[0]:g} is no whole number; dev and test are measured by whole ones, of "
+                f"{where}: the grade {wrong[0]:g} is no whole number; dev and test are measured by whole ones, of "
                 "which 1 and more mean that a document answers the query"
             )
     if highest < 1:

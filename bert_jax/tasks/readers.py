@@ -15,6 +15,7 @@ call, by corpus/datasets.py. A row has plain types:
 
 import contextlib
 import dataclasses
+import math
 import os
 import re
 import unicodedata
@@ -26,7 +27,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax import hub
-from bert_jax.config.tasks import TaskDataConfig
+from bert_jax.config.tasks import DataSourceConfig
 from bert_jax.corpus import datasets
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import is_remote, lines_of, parsed, read_text
@@ -149,12 +150,12 @@ def _stray_quote(text: str, place: int) -> str:
 _SPLITS = {"dev": "validation", "dev_mismatched": "validation_mismatched"}
 
 
-def dataset_split(data: TaskDataConfig, split: str) -> str:
+def dataset_split(data: DataSourceConfig, split: str) -> str:
     """Return the dataset's name of a split: `--data.train` and the like if given (even `train[:90%]`), or the usual."""
     return getattr(data, split, "") or _SPLITS.get(split, split)
 
 
-def dataset_splits(name: str, data: TaskDataConfig, called: Mapping[str, str]) -> tuple[str, ...]:
+def dataset_splits(name: str, data: DataSourceConfig, called: Mapping[str, str]) -> tuple[str, ...]:
     """Return those splits of `called`, which maps them to the dataset's names, that it has or that `data` asks for."""
     if name.startswith(hub.PREFIX):
         _, _, info = datasets.load_hub(_whole(name), dataset_split(data, "train"))
@@ -226,7 +227,7 @@ TABLE_ENDINGS = (".tsv", ".csv", *ROW_ENDINGS)
 
 
 def rows_of(
-    data: TaskDataConfig, split: str, given: Given | None, columns: AsColumns, *, name: str = "", part: str = ""
+    data: DataSourceConfig, split: str, given: Given | None, columns: AsColumns, *, name: str = "", part: str = ""
 ) -> tuple[str, Rows] | None:
     """Return the source, for messages, and the rows of a split; None if it is a file in a form of the task's own.
 
@@ -518,12 +519,39 @@ def numbers_of(where: str, value: Any, option: str) -> float | list[float]:
     return list(map(float, numbers)) if isinstance(value, list) else float(numbers[0])
 
 
+def weight_of(where: str, values: Mapping[str, Any], weight_column: str) -> float:
+    """Return the weight of an example in the column of this name, 1 if the name is empty.
+
+    Raises:
+      UserError: there is no such column, or its value is no number from 0 on.
+    """
+    if not weight_column:
+        return 1.0
+    name = column(values, weight_column, ())
+    if name is None:
+        raise UserError(no_column(where, values, weight_column, (), "weight_column"))
+    value = values[name]
+    try:
+        weight = math.nan if value is None or isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        weight = math.nan
+    if not 0 <= weight <= 1e30:
+        raise UserError(f"{where}: the weight in column {name!r} is {value!r:.60}, not a number from 0 to 1e30")
+    return weight
+
+
+def weights_of(examples: Iterable[Any]) -> np.ndarray | None:
+    """Return the weights of examples that have one each, float32 [E]; None if all are 1."""
+    weights = np.array([each.weight for each in examples], np.float32)
+    return weights if np.any(weights != 1) else None
+
+
 def whole_characters(text: str) -> str:
     """Return `text` without unpaired surrogates, which JSON can spell and no tokenizer accepts."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def need_files(data: TaskDataConfig) -> None:
+def need_files(data: DataSourceConfig) -> None:
     """Raise a UserError if a file or directory on this machine that `data` names is not there; nothing is read."""
     named = [("dir", data.dir), *((name, file) for name in ("train", "dev", "test") for file in data.files(name))]
     for name, given in named if not data.named else ():
@@ -531,7 +559,7 @@ def need_files(data: TaskDataConfig) -> None:
             raise UserError(f"data.{name}={given}: no such {'directory' if name == 'dir' else 'file'}")
 
 
-def find_file(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.Path:
+def find_file(data: DataSourceConfig, split: str, names: Sequence[str]) -> epath.Path:
     """Return `data.train`, `data.dev` or `data.test` if given, else the first of `names` that `data.dir` has.
 
     Raises:
@@ -554,12 +582,14 @@ def find_file(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.P
     if directory.is_dir():
         holds = ", ".join(sorted(path.name for path in directory.iterdir())[:10])
     other = f"; --data.{split}=FILE names a file with a different name" if hasattr(data, split) else ""
+    if split == "dev":
+        other += ", and --data.dev_share=0.1 holds out a tenth of the training examples"
     raise UserError(
         f"data.dir={data.dir} has no {split} data; looked for {', '.join(names)} and found {holds or 'nothing'}{other}"
     )
 
 
-def file_splits(data: TaskDataConfig, names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+def file_splits(data: DataSourceConfig, names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return those of the splits in `names` that `find_file` would find, or that the data set of this name has."""
     if data.named:
         return dataset_splits(data.named, data, {split: dataset_split(data, split) for split in names})

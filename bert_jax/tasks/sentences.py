@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from etils import epath
@@ -18,6 +18,7 @@ from bert_jax.config.tasks import SentenceOptions
 from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
+from bert_jax.tasks import readers
 from bert_jax.tokenization.tokenizer import Tokenizer, assembled, join, sequence_length
 
 
@@ -54,6 +55,27 @@ class Sentences:
     """Whether an example may have any number of labels."""
     weights: np.ndarray | None = None
     """float32 [E]: factor of the loss of each example in training; None: all count the same."""
+
+    unit: ClassVar[str] = "texts"
+
+    @property
+    def together(self) -> list[Any]:
+        """The texts, of which equal ones are held out together."""
+        return list(zip(self.first, self.second or [None] * len(self), strict=True))
+
+    @property
+    def classes(self) -> list[str] | None:
+        """The class of each example; None if it has another number of them than one."""
+        if self.answers is None or not self.labels or self.several:
+            return None
+        return [self.labels[answer] for answer in self.answers]
+
+    def chosen(self, numbers: np.ndarray) -> Self:
+        """Return some of the examples."""
+        columns = {name: [getattr(self, name)[number] for number in numbers] for name in ("first", "index")}
+        second = self.second and [self.second[number] for number in numbers]
+        answers, weights = (None if each is None else each[numbers] for each in (self.answers, self.weights))
+        return dataclasses.replace(self, **columns, second=second, answers=answers, weights=weights)
 
     @property
     def has_answers(self) -> bool:
@@ -95,9 +117,7 @@ def collect(
         labels,
         [record.index for record in records],
         several,
-        np.array([record.weight for record in records], np.float32)
-        if any(each.weight != 1 for each in records)
-        else None,
+        readers.weights_of(records),
     )
 
 

@@ -22,7 +22,7 @@ from bert_jax.config.tasks import Squad2Options, SquadOptions
 from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
-from bert_jax.tasks import squad_files
+from bert_jax.tasks import readers, squad_files
 from bert_jax.tasks.squad_files import Examples, load, splits
 from bert_jax.tokenization.tokenizer import Tokenizer, assembled, text_start
 
@@ -104,6 +104,7 @@ def features(examples: Examples, tokenizer: Tokenizer, options: SquadOptions) ->
         contexts,
         options,
         uncut=uncut,
+        weights=None if (weights := readers.weights_of(examples.questions)) is None else weights[example],
     )
 
 

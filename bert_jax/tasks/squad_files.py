@@ -12,7 +12,7 @@ import json
 import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from absl import logging
@@ -123,8 +123,12 @@ def _mean(values: Any) -> float:
     return float(np.cumsum(values, dtype=np.float64)[-1] / len(values))
 
 
-def read_json(file: epath.Path) -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:
-    """Return (contexts, [(index of the context, record of the question)]), with the types of all fields checked."""
+Contents = tuple[list[str], list[Any], list[tuple[int, dict[str, Any]]]]
+"""Contexts, the article of each, and (index of the context, record of the question) of each question."""
+
+
+def read_json(file: epath.Path) -> Contents:
+    """Return the contents of a file, with the types of all fields checked."""
     try:
         contents = parsed(read_text(file, by_line=False))
     except json.JSONDecodeError as error:
@@ -134,14 +138,15 @@ def read_json(file: epath.Path) -> tuple[list[str], list[tuple[int, dict[str, An
         ) from None
     except (RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
         raise UserError(f"{file} is not in SQuAD's format: {error}") from None
-    contexts, records = [], []
+    contexts, articles, records = [], [], []
     for in_file, article in _items(file, contents, "data", ""):
         for in_article, paragraph in _items(file, article, "paragraphs", in_file):
             contexts.append(_value(file, paragraph, "context", str, in_article))
+            articles.append(in_file)
             for in_paragraph, record in _items(file, paragraph, "qas", in_article):
                 _check_record(file, record, in_paragraph)
                 records.append((len(contexts) - 1, record))
-    return contexts, records
+    return contexts, articles, records
 
 
 def columns_of_row(where: str, row: Any) -> dict[str, Any]:
@@ -158,10 +163,10 @@ def columns_of_row(where: str, row: Any) -> dict[str, Any]:
     return {"question": question, "context": context, "answers": answers}
 
 
-def read_rows(rows: readers.Rows) -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:
+def read_rows(rows: readers.Rows) -> Contents:
     """Return what `read_json` does for rows with the features of TFDS squad; without an id, it is the row's number."""
     contexts: dict[str, int] = {}
-    records = []
+    articles, records = [], []
     for number, (where, row) in enumerate(rows):
         record = {**row, "id": str(row["id"]) if isinstance(row.get("id"), int) else row.get("id", str(number))}
         answers = row.get("answers")
@@ -176,8 +181,10 @@ def read_rows(rows: readers.Rows) -> tuple[list[str], list[tuple[int, dict[str, 
             record.pop("answers", None)
         _check_record(where, record, "the row")
         context = _value(where, row, "context", str, "the row")
+        if context not in contexts:
+            articles.append(row["title"] if isinstance(row.get("title"), str) else None)
         records.append((contexts.setdefault(context, len(contexts)), record))
-    return list(contexts), records
+    return list(contexts), articles, records
 
 
 def _check_record(file: Any, record: Any, place: str) -> None:
@@ -240,6 +247,8 @@ class Question:
     """Gold answers, as the metric compares them; empty if the question has none, or is unlabelled."""
     span: tuple[int, int] | None = None
     """(start, end) characters in the context of the first answer that is where the file says, used for training."""
+    weight: float = 1.0
+    """Factor of its loss in training."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,6 +262,30 @@ class Examples:
     problems: tuple[str, ...] = ()
     """One line per answer that is not where the file says; training leaves out questions without any other answer."""
     labels: tuple[str, ...] = ()
+    articles: tuple[Any, ...] = ()
+    """What the contexts that are of one article have in common; () if nothing is known of that."""
+
+    @property
+    def unit(self) -> str:
+        return "articles" if len(set(self.articles)) > 1 else "contexts"
+
+    @property
+    def together(self) -> list[Any]:
+        """The articles, or else the contexts, whose questions are held out together."""
+        common = self.articles if self.unit == "articles" else self.contexts
+        return [common[question.context] for question in self.questions]
+
+    def chosen(self, numbers: np.ndarray) -> Self:
+        """Return some of the examples, with the contexts that they need."""
+        questions = [self.questions[number] for number in numbers]
+        kept = list(dict.fromkeys(question.context for question in questions))
+        place = {context: number for number, context in enumerate(kept)}
+        return dataclasses.replace(
+            self,
+            contexts=tuple(self.contexts[context] for context in kept),
+            articles=tuple(self.articles[context] for context in kept) if self.articles else (),
+            questions=tuple(dataclasses.replace(each, context=place[each.context]) for each in questions),
+        )
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -295,10 +328,10 @@ def load(
     """
     found = readers.rows_of(data, split, given, columns_of_row, name=_dataset_name(task, data))
     if found is not None:
-        source, (contexts, records) = found[0], read_rows(found[1])
+        source, (contexts, articles, records) = found[0], read_rows(found[1])
     else:
         source = _find(task, data, split)
-        contexts, records = read_json(source)
+        contexts, articles, records = read_json(source)
     if not records:
         raise UserError(f"{source} holds no question; expected {_FORM}")
     # Templates for prediction often have is_impossible: false everywhere; in training that is a mistake worth an error.
@@ -317,11 +350,12 @@ def load(
                 f"{source}: question {question.id} occurs twice; predictions are stored by id, so give each its own"
             )
         seen.add(question.id)
-        questions.append(question)
+        weight = readers.weight_of(f"{source}: question {question.id}", record, data.weighed_by(split))
+        questions.append(dataclasses.replace(question, weight=weight))
     _report(source, problems, questions)
     if split == "train":
         questions = [question for question in questions if question.span or not question.answers]
-    return Examples(task, tuple(contexts), tuple(questions), labelled, tuple(problems))
+    return Examples(task, tuple(contexts), tuple(questions), labelled, tuple(problems), articles=tuple(articles))
 
 
 def _question(

@@ -18,7 +18,7 @@ import json
 import re
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from absl import logging
@@ -80,6 +80,22 @@ class Grouped(Sentences):
     gold: dict[str, list[str]]
     """Right answers of each query of record, by its number."""
 
+    unit: ClassVar[str] = "passages"
+
+    @property
+    def together(self) -> list[Any]:
+        """The passages, whose questions are held out together."""
+        return self.first
+
+    @property
+    def classes(self) -> None:
+        """None, as the candidates of a question differ in it."""
+
+    def chosen(self, numbers: np.ndarray) -> Self:
+        own = {name: [getattr(self, name)[number] for number in numbers] for name in ("groups", "texts")}
+        gold = {str(group[-1]): self.gold[str(group[-1])] for group in own["groups"]}
+        return dataclasses.replace(super().chosen(numbers), **own, gold=gold)
+
     def of(self, numbers: np.ndarray) -> list[tuple[tuple[int, ...], np.ndarray]]:
         """Return each group with the `numbers` [E] of its candidates, in the order of the examples."""
         found: dict[tuple[int, ...], list[Any]] = {}
@@ -135,10 +151,17 @@ def load(
         )
     source, rows = _rows(task, data, split, given)
     if task == "copa":
-        questions = [_alternatives(*row) for row in rows]
+        questions = [
+            _alternatives(*row)._replace(weight=readers.weight_of(*row, data.weighed_by(split))) for row in rows
+        ]
         _report_size(task, split, len(questions))
         return _questions(source, questions, split)
-    candidates = [candidate for where, row in rows for candidate in _READERS[task](where, row)]
+    weighted = ((where, row, readers.weight_of(where, row, data.weighed_by(split))) for where, row in rows)
+    candidates = [
+        candidate._replace(record=candidate.record._replace(weight=weight))
+        for where, row, weight in weighted
+        for candidate in _READERS[task](where, row)
+    ]
     if not candidates:
         raise UserError(f"{source} holds no example of {task}")
     groups = [candidate.group[:1] if task in ("multirc", "record") else () for candidate in candidates]

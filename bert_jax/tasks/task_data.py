@@ -11,8 +11,8 @@ import importlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, Self, cast
 
 import numpy as np
 
@@ -24,28 +24,57 @@ from bert_jax.config.tasks import (
     DIAGNOSES,
     GLUE,
     SUPERGLUE_SENTENCES,
+    DividedDataConfig,
     RankingOptions,
     SentenceOptions,
     SequenceOptions,
     SquadOptions,
-    TaskDataConfig,
     TaskOptions,
     TextDataConfig,
 )
 from bert_jax.data.sequences import Features
 from bert_jax.data.spelling_errors import edited_text, edited_words
 from bert_jax.errors import UserError
-from bert_jax.randomness import Stream, bits
-from bert_jax.tasks import choice, ner, readers, sentences, squad, text
+from bert_jax.randomness import Stream, bits, permute
+from bert_jax.tasks import choice, ner, readers, sentences, squad
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.ranking import RankingExamples
 from bert_jax.tasks.sentences import SentenceFeatures, Sentences
+from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 
+class Examples(Protocol):
+    """The examples of a split, of a type of each family."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes; empty if there are none."""
+        ...
+
+    @property
+    def has_answers(self) -> bool: ...
+
+    @property
+    def unit(self) -> str:
+        """Name of what is not divided: texts, documents, articles."""
+        ...
+
+    @property
+    def together(self) -> Sequence[Hashable]:
+        """What each example is a part of, such as its article: those with the same are held out together."""
+        ...
+
+    def chosen(self, numbers: np.ndarray) -> Self:
+        """Return those of the examples that have these numbers."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
 class TaskFamily(Protocol):
-    """A module of tasks. Data and options are of the kinds of its tasks, and examples of a type of its own, with
-    `labels`, `has_answers` and a length."""
+    """A module of tasks. Data and options are of the kinds of its tasks, and examples of a type of its own that is
+    `Examples`."""
 
     def splits(self, task: str, data: Any) -> tuple[str, ...]:
         """Return those splits of the task that the data has."""
@@ -302,23 +331,34 @@ class TaskData:
     select_by: str = ""
     """The metric that chooses among runs, if it is not the task's main one."""
     held_out: float = 0.0
-    """Share of the different training texts that has become the dev set."""
+    """Share of what the training examples are parts of that has become the dev set."""
     parts: np.ndarray | None = None
     """int [E]: part of each training example in a cross-validation, from 0; there are no evaluations but these."""
     clean: Split | None = None
     """The training examples without spelling errors, which are evaluated part by part."""
+    as_split: Callable[[Any], Split] | None = None
+    """Makes the sequences of some of the examples."""
 
     @property
     def fewest_sequences(self) -> int:
         """Number of sequences that every run trains on, at least."""
-        return self.train.features.in_epoch - (0 if self.parts is None else int(np.bincount(self.parts).max()))
+        features = self.train.features
+        if self.parts is None:
+            return features.in_epoch
+        return features.in_epoch - int(np.bincount(self.parts[features.divided]).max())
 
     def fold(self, number: int) -> "TaskData":
         """Return the data of a run of a cross-validation: dev is part `number`, from 0, and train all others."""
-        assert self.parts is not None and self.clean is not None, "there is a cross-validation"
+        assert self.parts is not None and self.clean is not None and self.as_split, "there is a cross-validation"
         here = self.parts == number
-        evaluations = {"dev": _chosen(self.clean, np.flatnonzero(here))}
-        return dataclasses.replace(self, train=_chosen(self.train, np.flatnonzero(~here)), evaluations=evaluations)
+        train, dev = self.train.examples.chosen(np.flatnonzero(~here)), self.clean.examples.chosen(np.flatnonzero(here))
+        _check_weights(split := self.as_split(train))
+        return dataclasses.replace(self, train=split, evaluations={"dev": self.as_split(dev)})
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the scores that different models give different examples can be judged together: vectors cannot."""
+        return self.head.kind != "vectors"
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -404,32 +444,6 @@ def _measured(name: str, function: Metric, answers: np.ndarray, predictions: np.
     return found if math.isfinite(found) else 0.0
 
 
-def _chosen(split: Split, numbers: np.ndarray) -> Split:
-    """Return some of the examples of a split of sentences."""
-    examples, features = split.examples, split.features
-    assert isinstance(examples, Sentences) and isinstance(features.labels, np.ndarray)
-    weights = None if features.weights is None else features.weights[numbers]
-    columns = {name: [getattr(examples, name)[number] for number in numbers] for name in ("first", "index")}
-    return Split(
-        dataclasses.replace(
-            examples,
-            **columns,
-            second=examples.second and [examples.second[number] for number in numbers],
-            answers=None if examples.answers is None else examples.answers[numbers],
-            weights=weights,
-        ),
-        dataclasses.replace(
-            features,
-            input_ids=[features.input_ids[number] for number in numbers],
-            token_type_ids=[features.token_type_ids[number] for number in numbers],
-            labels=features.labels[numbers],
-            example=np.arange(len(numbers), dtype=np.int32),
-            uncut=None,
-            weights=weights,
-        ),
-    )
-
-
 def _fingerprint(splits: Iterable[Split]) -> str:
     """Return the SHA-256 over sequences, labels and whatever else the metric compares answers with."""
     digest = hashlib.sha256()
@@ -453,7 +467,7 @@ def read_task(
 ) -> TaskData:
     """Read and tokenize train, dev and, if it exists, test.
 
-    Without a dev set, the task text holds some of the training examples out, see `TextDataConfig`.
+    Without a dev set, some of the training examples are held out, see `DividedDataConfig`.
 
     Args:
       given: rows of the splits that are in memory, see `readers.in_memory`.
@@ -467,44 +481,152 @@ def read_task(
             f"options.max_length={config.max_length}, but {config.init_from} has "
             f"{model.longest_sequence} positions; set --options.max_length={model.longest_sequence}"
         )
-    family, data, share = family_of(config.task), config.data, 0.0
-    if isinstance(data, TextDataConfig):
-        share = text.dev_share(config.task, data)
-        data = dataclasses.replace(data, dev_share=share)
+    family, data = family_of(config.task), config.data
+    assert isinstance(data, DividedDataConfig), "the task is trained"
+    present = family.splits(config.task, data)
+    share = held_out_share(data, present)
 
     def split(examples: Any) -> Split:
         return Split(examples, family.features(examples, tokenizer, config.options))
 
-    clean = family.load(config.task, data, "train", None, given)
-    train, labels = split(noisy_examples(clean, config.noise)), clean.labels
+    clean, evaluations = family.load(config.task, data, "train", None, given), {}
+    labels = clean.labels
 
     def evaluated(name: str) -> Split:
         examples = family.load(config.task, data, name, labels, given)
         _check_texts(clean, examples, name)
         return split(examples)
 
-    if model.type_vocab_size == 1 and any(map(np.any, _arrays(train.features.token_type_ids))):
-        raise UserError(
-            f"{config.task} has pairs of texts, but {config.init_from} has one segment (type_vocab_size=1) and cannot "
-            "read them; take another model, or join the two texts in files of your own"
-        )
-    present = family.splits(config.task, data)
-    if config.folds and data.dir and "dev" in present:
-        raise UserError(
-            f"data.folds={config.folds} scores every training example, so the dev data of data.dir={data.dir} have no "
-            "use; leave the option out, or name the training examples alone: --data.train=FILE"
-        )
-    devs = [] if config.folds else ["dev", *(name for name in present if name.startswith("dev") and name != "dev")]
-    evaluations = {name: evaluated(name) for name in devs}
+    if share:
+        out = held_out(clean, share, data.stratified is not False)
+        evaluations["dev"] = split(_to_judge(clean.chosen(np.flatnonzero(out))))
+        clean = clean.chosen(np.flatnonzero(~out))
+    train = split(noisy_examples(clean, config.noise))
+    _check_train(config, model, train)
+    devs = () if config.folds else (name for name in ("dev", *present) if name.startswith("dev"))
+    evaluations |= {name: evaluated(name) for name in dict.fromkeys(devs) if name not in evaluations}
     if evaluations:
-        _check_dev(config.data, present, evaluations["dev"].examples, len(clean))
+        _check_dev(data, present, evaluations["dev"].examples, len(clean))
     head = _head(config, family, labels)
     tests = {name: evaluated(name) for name in present if name.startswith("test")}
     task = TaskData(config.task, family, head, train, evaluations, tests, held_out=share)
     if not config.folds:
         return task
-    scored = split(clean) if config.noise.rate else train
-    return dataclasses.replace(task, parts=text.folds(clean, config.folds), clean=scored)
+    judged = _to_judge(clean)
+    scored = train if judged is train.examples else split(judged)
+    _check_answers(judged)
+    return dataclasses.replace(task, parts=folds(clean, config.folds), clean=scored, as_split=split)
+
+
+def _check_train(config: FinetuneConfig, model: EncoderConfig, train: Split) -> None:
+    """Raise a UserError if the model cannot read the training examples, or none of them counts."""
+    if model.type_vocab_size == 1 and any(map(np.any, _arrays(train.features.token_type_ids))):
+        raise UserError(
+            f"{config.task} has pairs of texts, but {config.init_from} has one segment (type_vocab_size=1) and cannot "
+            "read them; take another model, or join the two texts in files of your own"
+        )
+    _check_weights(train)
+
+
+def _check_weights(train: Split) -> None:
+    if train.features.weights is not None and not np.any(train.features.weights):
+        raise UserError("every training example has the weight 0: there is nothing to learn; give some a higher one")
+
+
+USUAL_SHARE = 0.1
+"""Share of the training examples without a dev set that is held out as one."""
+FEWEST = 10
+"""Examples of such a part by which runs can be compared; fewer must be asked for."""
+
+
+def held_out_share(data: DividedDataConfig, present: Sequence[str]) -> float:
+    """Return the share of the training examples that is held out as dev: `data.dev_share` or, if that is None, a tenth.
+
+    It is 0 where there are dev examples, or where they are the parts of a cross-validation. A benchmark's directory
+    without its dev file is a mistake, and none is made for it.
+
+    Args:
+      present: the splits that the data has.
+    """
+    if data.folds:
+        if data.dir and "dev" in present:
+            raise UserError(
+                f"data.folds={data.folds} scores every training example, so the dev data of data.dir={data.dir} have "
+                "no use; leave the option out, or name the training examples alone: --data.train=FILE"
+            )
+        return 0.0
+    if data.dev_share is None:
+        own = data.train or isinstance(data, TextDataConfig)
+        return USUAL_SHARE if own and "dev" not in present else 0.0
+    if data.dev_share and "dev" in present:
+        where = f"data.dir={data.dir} has a dev file" if data.dir else f"{data.named} has a dev split"
+        raise UserError(f"data.dev_share={data.dev_share}, but {where}; leave the option out")
+    return data.dev_share
+
+
+def held_out(examples: Examples, share: float, stratified: bool) -> np.ndarray:
+    """Return which training examples become the dev set, bool [E]; which these are depends on the examples alone.
+
+    Args:
+      share: of what the examples are parts of, see `Examples.together`.
+      stratified: whether it is the same of every class, where an example has one.
+
+    Raises:
+      UserError: that leaves nothing for one of the two.
+    """
+    groups = _groups(examples, stratified)
+    sizes = np.cumsum([0, *map(len, groups)])
+    total = int(sizes[-1])
+    # Of the sums, so that small classes are not left out by rounding; one text of each class is for training.
+    counts = np.diff([round(share * int(size)) for size in sizes])
+    if groups[1:]:
+        counts = np.minimum(counts, np.diff(sizes) - 1)
+    if not 0 < counts.sum() < total:
+        raise UserError(
+            f"data.dev_share={share} of {total:,} different {examples.unit} leaves none "
+            f"{'to learn from' if counts.sum() else 'for dev'}; give another share, or --data.dev=FILE"
+        )
+    chosen = {each for group, count in zip(groups, counts, strict=True) for each in group[:count]}
+    return np.array([each in chosen for each in examples.together])
+
+
+def folds(examples: Examples, count: int) -> np.ndarray:
+    """Return the part of each example in a cross-validation, int [E] from 0 on.
+
+    What belongs together (see `Examples.together`) is in one part, and each part has the same share of every class, to
+    within one text.
+
+    Raises:
+      UserError: there are fewer different texts than parts.
+    """
+    different = [each for group in _groups(examples, stratified=True) for each in group]
+    if len(different) < count:
+        raise UserError(
+            f"data.folds={count}, but there are {len(different):,} different {examples.unit}; give at most that many"
+        )
+    part = {each: number % count for number, each in enumerate(different)}
+    return np.array([part[each] for each in examples.together])
+
+
+def _groups(examples: Examples, stratified: bool) -> list[list[Hashable]]:
+    """Return what the examples are parts of, by the class of the first example of each, in a random order.
+
+    Which order depends on the examples alone, and the classes are in the order of their names. Where an example has not
+    one class, all are in one group.
+    """
+    classes = getattr(examples, "classes", None) if stratified else None
+    first: dict[Hashable, str] = {}
+    for each, name in zip(examples.together, classes or [""] * len(examples), strict=True):
+        first.setdefault(each, name)
+    different, groups = list(first), {name: [] for name in sorted(set(first.values()))}
+    for place in permute(np.arange(len(different)), len(different), 0, Stream.HELD_OUT):
+        groups[first[different[place]]].append(different[place])
+    return list(groups.values())
+
+
+def _to_judge(examples: Any) -> Any:
+    """Return training examples as those of dev; a UserError if these cannot be measured."""
+    return examples.judged() if isinstance(examples, VectorExamples | RankingExamples) else examples
 
 
 def _check_texts(train: Any, other: Any, split: str) -> None:
@@ -538,14 +660,17 @@ def _head(config: FinetuneConfig, family: TaskFamily, labels: tuple[str, ...]) -
     return dataclasses.replace(family.head(config.task, labels), **changes)
 
 
-def _check_dev(data: TaskDataConfig, present: Sequence[str], dev: Any, size: int) -> None:
-    """Raise a UserError if there is nothing to choose runs by, `size` being the number of training examples."""
+def _check_answers(dev: Examples) -> None:
     if not dev.has_answers:
         raise UserError(
             "the dev set has no labels, so it cannot be used to choose a run; give a labelled one with --data.dev=FILE"
         )
-    asked = not isinstance(data, TextDataConfig) or data.dev_share is not None or "dev" in present
-    if not asked and len(dev) < text.FEWEST:
+
+
+def _check_dev(data: DividedDataConfig, present: Sequence[str], dev: Examples, size: int) -> None:
+    """Raise a UserError if there is nothing to choose runs by, `size` being the number of training examples."""
+    _check_answers(dev)
+    if data.dev_share is None and "dev" not in present and len(dev) < FEWEST:
         raise UserError(
             f"no dev data, and a tenth of {size + len(dev):,} training examples is too few to choose a run by: give "
             "--data.dev=FILE (from Python dev=…), --data.dev_share=0.3 to hold that share out all the same, or "

@@ -8,7 +8,6 @@ Plain texts are one per line of a .txt file or of standard input, or one per .tx
 
 import functools
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +21,6 @@ from bert_jax.config.tasks import TextDataConfig
 from bert_jax.errors import UserError
 from bert_jax.files import decoded, read_text
 from bert_jax.models.bert_parameters import OF_TEXTS
-from bert_jax.randomness import Stream, permute
 from bert_jax.tasks import readers, sentences
 from bert_jax.tasks.glue import MRPC_TEST, MRPC_TRAIN
 from bert_jax.tasks.sentences import Record, SentenceFeatures, Sentences
@@ -32,10 +30,6 @@ from bert_jax.tokenization.wordpiece import basic_normalizer, basic_pre_tokenize
 
 _TEXT, _PAIR, _LABEL = ("text", "sentence", "sentence1"), ("text_pair", "sentence2"), ("label",)
 _WITHOUT_CLASS = "unsup"  # IMDb's unlabelled reviews, in a directory next to those of its classes
-USUAL_SHARE = 0.1
-"""Share of the texts of a training set without a dev set that is held out as one."""
-FEWEST = 10
-"""Examples of such a part by which runs can be compared; fewer must be asked for."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -81,7 +75,7 @@ def records_of(
     records, columns = [], None
     for where, values in rows:
         columns = columns or _columns(where, values, data, split)
-        text, pair, label, weight = columns
+        text, pair, label = columns
         readers.check_absent(
             where, values, (() if pair else _PAIR) + (() if label else (data.label_column or _LABEL[0],))
         )
@@ -92,7 +86,7 @@ def records_of(
                 None if pair is None else readers.text_of(where, values, pair),
                 None if label is None else _labels(where, values.get(label), data, spelled),
                 str(len(records)),
-                1.0 if weight is None else _weight(where, weight, values.get(weight)),
+                readers.weight_of(where, values, data.weighed_by(split)),
             )
         )
     if not records:
@@ -102,21 +96,16 @@ def records_of(
 
 def _columns(
     where: str, values: Mapping[str, Any], data: TextDataConfig, split: str
-) -> tuple[str, str | None, str | None, str | None]:
-    """Return the columns of text, second text, label and weight; only a test set may lack labels.
-
-    Weights are read for training alone.
-    """
+) -> tuple[str, str | None, str | None]:
+    """Return the columns of text, second text and label; only a test set may lack labels."""
     choices = ((data.text_column, _TEXT), (data.pair_column, _PAIR), (data.label_column, _LABEL))
-    choices += ((data.weight_column if split == "train" else "", ()),)
-    text, pair, label, weight = (readers.column(values, asked, usual) for asked, usual in choices)
+    text, pair, label = (readers.column(values, asked, usual) for asked, usual in choices)
     missing = [
         option
         for option, found, asked in (
             ("text_column", text, True),
             ("pair_column", pair, data.pair_column),
             ("label_column", label, split != "test"),
-            ("weight_column", weight, data.weight_column and split == "train"),
         )
         if asked and found is None
     ]
@@ -127,7 +116,7 @@ def _columns(
             + f" (from Python {missing[0]}=…; a file without a line of column names is read by numbers: "
             "--data.text_column=1 --data.label_column=2)"
         )
-    return text, pair, label, weight
+    return text, pair, label
 
 
 def _label(where: str, value: Any, spelled: Callable[[Any], str]) -> str | None:
@@ -170,17 +159,6 @@ def _labels(
 def _names(label: Any) -> tuple[str, ...]:
     """Return the labels of an example as text."""
     return label if isinstance(label, tuple) else () if label is None else (str(label),)
-
-
-def _weight(where: str, column: str, value: Any) -> float:
-    """Return the weight of an example; a UserError if it is no number from 0 on."""
-    try:
-        weight = math.nan if value is None or isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        weight = math.nan
-    if not 0 <= weight <= 1e30:
-        raise UserError(f"{where}: the weight in column {column!r} is {value!r:.60}, not a number from 0 to 1e30")
-    return weight
 
 
 def _read_directory(directory: epath.Path) -> list[Record]:
@@ -298,32 +276,22 @@ def load(
     Raises:
       UserError: as for `read_records` and `sentences.collect`, or there are fewer than two classes to learn.
     """
-    parted = bool(data.dev_share) and split in ("train", "dev")
-    source = "train" if parted else split
-    records = _composed(_read(task, data, source, given))
+    records = _composed(_read(data, split, given))
     if labels is None and data.several_labels:
         labels = _discover_several(records)
     elif labels is None:
         labels = () if data.regression else _discover(records, decimals=data.regression is False)
     numbers = {readers.composed_form(name): number for number, name in enumerate(labels)}
-    if parted:
-        if "dev" in splits(task, data):
-            where = f"data.dir={data.dir} has a dev file" if data.dir else f"{data.named} has a dev split"
-            raise UserError(f"data.dev_share={data.dev_share}, but {where}; leave the option out")
-        records = _part(records, data, split, classes=bool(labels) and not data.several_labels)
-    if split == "train" and not any(record.weight for record in records):
-        raise UserError(f"{records[0].where}, and every other example, has the weight 0: there is nothing to learn")
     return sentences.collect(
         task, records, tuple(labels), numbers, unlabelled=split == "test", several=data.several_labels
     )
 
 
-def _read(task: str, data: TextDataConfig, split: str, given: readers.Given | None) -> list[Record]:
+def _read(data: TextDataConfig, split: str, given: readers.Given | None) -> list[Record]:
     found = readers.rows_of(data, split, given, functools.partial(_columns_of_row, data))
     if found is not None:
         in_memory = given is not None and split in given
         return records_of(*found, data, split, spelled=str if in_memory else json.dumps)
-    _check_dev(task, data, split)
     return read_records(readers.find_file(data, split, file_names(split)), data, split)
 
 
@@ -432,81 +400,6 @@ def _write_several(
         for index, row, values in zip(examples.index, found, shares, strict=True)
     )
     return sentences.write_lines(directory, prediction_names(examples, split)[0], lines)
-
-
-def _check_dev(task: str, data: TextDataConfig, split: str) -> None:
-    """Raise a UserError if the directory has no dev file; one may be held out of the training file."""
-    if split == "dev" and data.dir and epath.Path(data.dir).expanduser().is_dir() and "dev" not in splits(task, data):
-        raise UserError(
-            f"data.dir={data.dir} has no dev file; looked for {', '.join(file_names('dev'))}; give "
-            "--data.dev=FILE, or --data.dev_share=0.1 to hold out a tenth of the training file"
-        )
-
-
-def dev_share(task: str, data: TextDataConfig) -> float:
-    """Return the share of the training examples that is held out as dev: `data.dev_share` or, if that is None, a tenth.
-
-    It is 0 where there are dev examples, or where they are the parts of a cross-validation.
-    """
-    if data.dev_share is not None:
-        return data.dev_share
-    return 0.0 if data.folds or "dev" in splits(task, data) else USUAL_SHARE
-
-
-def _part(records: list[Record], data: TextDataConfig, split: str, classes: bool) -> list[Record]:
-    """Return the part of a training file to train on, or the share of its different texts that is held out as dev."""
-    assert data.dev_share is not None, "load comes first"
-    groups = _groups([(record.first, record.second) for record in records], _strata(records, data, classes))
-    sizes = np.cumsum([0, *map(len, groups)])
-    total = int(sizes[-1])
-    # Of the sums, so that small classes are not left out by rounding; one text of each class is for training.
-    counts = np.diff([round(data.dev_share * int(size)) for size in sizes])
-    if groups[1:]:
-        counts = np.minimum(counts, np.diff(sizes) - 1)
-    if not 0 < counts.sum() < total:
-        raise UserError(
-            f"data.dev_share={data.dev_share} of {total:,} different texts leaves none "
-            f"{'to learn from' if counts.sum() else 'for dev'}; give another share, or --data.dev=FILE"
-        )
-    held_out = {text for group, count in zip(groups, counts, strict=True) for text in group[:count]}
-    return [record for record in records if ((record.first, record.second) in held_out) == (split == "dev")]
-
-
-def folds(examples: Sentences, count: int) -> np.ndarray:
-    """Return the part of each example in a cross-validation, int [E] from 0 on.
-
-    Equal texts are in one part, and each part has the same share of every class, to within one text.
-
-    Raises:
-      UserError: there are fewer different texts than parts.
-    """
-    pairs = list(zip(examples.first, examples.second or [None] * len(examples), strict=True))
-    classes = examples.labels and not examples.several  # sets of labels are too many to have equal shares
-    strata = examples.answers.tolist() if classes and examples.answers is not None else [0] * len(pairs)
-    texts = [text for group in _groups(pairs, strata) for text in group]
-    if len(texts) < count:
-        raise UserError(f"data.folds={count}, but there are {len(texts):,} different texts; give at most that many")
-    part = {text: number % count for number, text in enumerate(texts)}
-    return np.array([part[pair] for pair in pairs])
-
-
-def _strata(records: list[Record], data: TextDataConfig, classes: bool) -> list[Any]:
-    """Return for each record the group of which the dev part has the same share: its class, or one for all."""
-    return [record.label if classes and data.stratified is not False else "" for record in records]
-
-
-def _groups(texts: list[Any], strata: list[Any]) -> list[list[Any]]:
-    """Return the different texts of each stratum, of which a text has the first it occurs with, in a random order.
-
-    Which order depends on the texts alone, and the strata are in the order of their names.
-    """
-    first: dict[Any, Any] = {}
-    for text, stratum in zip(texts, strata, strict=True):
-        first.setdefault(text, stratum)
-    different, groups = list(first), {stratum: [] for stratum in sorted(set(first.values()), key=str)}
-    for place in permute(np.arange(len(different)), len(different), 0, Stream.HELD_OUT):
-        groups[first[different[place]]].append(different[place])
-    return list(groups.values())
 
 
 def _discover(records: list[Record], decimals: bool) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ and similarities; pairs without by how often the positive of an anchor is found 
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from absl import logging
@@ -46,6 +46,25 @@ class VectorExamples:
     index: list[str]
     """Names of the examples in a file of predictions."""
     labels: tuple[str, ...] = ()
+    unit: ClassVar[str] = "anchors"
+
+    @property
+    def together(self) -> list[Any]:
+        """The anchors, whose positives and negatives are held out together."""
+        return self.texts[0]
+
+    def chosen(self, numbers: np.ndarray) -> Self:
+        """Return some of the examples."""
+        return dataclasses.replace(
+            self,
+            texts=[[column[number] for number in numbers] for column in self.texts],
+            scores=None if self.scores is None else self.scores[numbers],
+            index=[self.index[number] for number in numbers],
+        )
+
+    def judged(self) -> Self:
+        """Return training examples as those of dev, whose texts are compared as they are."""
+        return dataclasses.replace(self, split="dev")
 
     @property
     def has_answers(self) -> bool:

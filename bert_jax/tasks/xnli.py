@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from absl import logging
@@ -39,6 +39,9 @@ class Multilingual(Sentences):
 
     languages: list[str]
     """That of each example; empty if it is not known, as of a training file of one's own."""
+
+    def chosen(self, numbers: np.ndarray) -> Self:
+        return dataclasses.replace(super().chosen(numbers), languages=[self.languages[number] for number in numbers])
 
     def of(self, values: np.ndarray) -> dict[str, np.ndarray]:
         """Return those of the values [E] that belong to each language, in the order of their names."""

@@ -1,5 +1,6 @@
 """The report on a classifier: calibration by other ways to compute it, and a page that runs nothing of anybody's."""
 
+import dataclasses
 import html.parser
 import json
 import pathlib
@@ -90,7 +91,7 @@ def test_the_page_shows_what_is_wrong_and_runs_nothing():
     logits = [np.float32(row) for row in ([0, 3], [0, 2], [1, 0], [4, 0], [0, 1])]
     report = class_report(examples, features, logits)
     assert report["classes"]["good"] == {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2}
-    text = class_page(f"text, dev {EVIL}", examples, logits, report)
+    text = class_page(f"text, dev {EVIL}", examples, features, logits, report)
     page = Page(text)
     assert EVIL not in text and not {"script", "b", "img", "link", "iframe"} & {tag for tag, _ in page.tags}
     (policy,) = (given["content"] for tag, given in page.tags if tag == "meta" and "content" in given)
@@ -104,8 +105,43 @@ def test_the_page_shows_what_is_wrong_and_runs_nothing():
     many = tuple(f"class {number}" for number in range(40))
     examples, features = split_of([3] * 5 + [7] * 2, many)
     logits = [np.eye(40)[place] for place in (5, 5, 3, 3, 9, 7, 5)]
-    page = Page(class_page("many", examples, logits, class_report(examples, features, logits)))
+    page = Page(class_page("many", examples, features, logits, class_report(examples, features, logits)))
     assert ["class 3", "class 5", "2"] in page.rows and ["class 7", "class 5", "1"] in page.rows
+
+
+def test_the_page_of_several_labels():
+    """Each label with its threshold and calibration; a label that is wrong is an error of its own."""
+    examples, features = split_of(np.array([[1, 0], [1, 1], [0, 0]], bool), ("sea", EVIL), ["a", EVIL, "c"])
+    examples = dataclasses.replace(examples, several=True)
+    logits = [np.float32(row) for row in ([2, 0], [1, -2], [3, -1])]
+    options = SentenceOptions(thresholds=(0.5, 0.4))
+    features = dataclasses.replace(features, options=options)
+    report = class_report(examples, features, logits)
+    shares = 1 / (1 + np.exp(-np.array(logits)))
+    assert report["classes"]["sea"] | {"calibration_error": 0} == {
+        **{"precision": 2 / 3, "recall": 1.0, "f1": pytest.approx(0.8), "support": 2},
+        **{"threshold": 0.5, "calibration_error": 0},
+    }
+    # Each of the three probabilities of a label is alone in its bin.
+    expected = np.abs(shares - examples.answers).mean(axis=0)
+    assert [each["calibration_error"] for each in report["classes"].values()] == pytest.approx(expected, rel=1e-6)
+    page = Page(text := class_page("topics", examples, features, logits, report))
+    assert EVIL not in text and "1 of 3 texts" not in text and "0 of 3 texts have exactly the labels" in text
+    assert ["sea", "66.7", "100.0", "80.0", "2", "50.00", f"{100 * expected[0]:.2f}"] in page.rows
+    assert page.rows[-3:] == [  # the surest error comes first
+        ["2", "sea", "given, not there", "95.3", "c"],
+        ["1", EVIL, "there, not given", "11.9", EVIL],
+        ["0", EVIL, "given, not there", "50.0", "a"],
+    ]
+
+
+def test_the_temperature_of_several_labels_is_the_one_that_they_were_drawn_with():
+    random = np.random.default_rng(3)
+    logits = random.normal(0, 2, (2_000, 3)).astype(np.float32)
+    examples, features = split_of(random.random((2_000, 3)) < 1 / (1 + np.exp(-logits / 2)), ("a", "b", "c"))
+    report = class_report(dataclasses.replace(examples, several=True), features, list(logits))
+    assert report["temperature"] == pytest.approx(2, rel=0.1)
+    assert report["calibration_error_at_temperature"] < 0.02 < 0.05 < report["calibration_error"]
 
 
 @pytest.mark.slow  # pages and figures themselves are tested above

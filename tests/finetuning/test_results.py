@@ -26,11 +26,12 @@ from bert_jax.config.options import from_record, to_dict
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.config.tasks import SentenceOptions, SquadOptions, TextDataConfig
 from bert_jax.data.sequences import Features
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop, prediction
 from bert_jax.finetuning import run as one_run
 from bert_jax.finetuning.plan import Run, check_length, collapsed, ignores_input, learning_rates, plan
-from bert_jax.finetuning.programs import average, fitting_head
+from bert_jax.finetuning.programs import average, fitting_head, member_logits
 from bert_jax.finetuning.results import METRICS, _cell, best, earlier_predictions, finished_runs, summary
 from bert_jax.formats.opening import open_stored, place
 from bert_jax.formats.stored import StoredModel
@@ -110,7 +111,7 @@ def test_every_example_is_predicted_out_of_fold(pretrained, tmp_path):
         scores = np.array([[number, answer] for answer in dev.examples.answers], np.float32)
         run = Run(16, 1e-3, 1, 0, number + 1, 3)
         (tmp_path / "runs" / run.name).mkdir(parents=True)
-        np.save(tmp_path / "runs" / run.name / one_run.SCORES, scores)
+        np.save(tmp_path / "runs" / run.name / one_run.SCORES, scores.reshape(-1))
     other = dataclasses.replace(task, parts=task.parts * 0)  # of a later command, which has other parts
     found = loop.out_of_fold(epath.Path(tmp_path), types.SimpleNamespace(data=other), record(run, 0.0))
     lines = (tmp_path / "predictions" / found["files"][0]).read_text().splitlines()[1:]
@@ -122,7 +123,7 @@ def test_every_example_is_predicted_out_of_fold(pretrained, tmp_path):
     ]
     assert predicted == expected
     assert found["metrics"]["accuracy"] == np.mean([name == topic for name, (_, topic) in zip(predicted, rows)])
-    for damaged in (scores[:-1], scores[:, :1], scores[0, 0]):
+    for damaged in (scores[:-1].reshape(-1), scores, scores[0, 0]):
         np.save(tmp_path / "runs" / run.name / one_run.SCORES, damaged)
         with pytest.raises(UserError, match="fold3/scores.npy is gone or damaged; remove .*fold3 to train that run"):
             loop.out_of_fold(epath.Path(tmp_path), types.SimpleNamespace(data=task), record(run, 0.0))
@@ -140,8 +141,14 @@ def test_a_tenth_is_held_out_where_that_is_enough(pretrained):
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, stratified=True))
     said = "10 of 100 training examples are held out (data.dev_share=0.1, the same share of every class;"
     assert said in loop._held_out(config, task)
-    several = dataclasses.replace(task, head=HeadConfig(kind="multilabel", labels=task.head.labels))
+    dev = task.evaluations["dev"]
+    several = dataclasses.replace(dev, examples=dataclasses.replace(dev.examples, several=True))
+    several = dataclasses.replace(task, evaluations={"dev": several})
     assert "(data.dev_share=0.1; equal texts" in loop._held_out(config, several)  # sets of labels are too many
+    with pytest.raises(UserError, match="every training example has the weight 0: there is nothing to learn"):
+        weighed = [{"text": text, "label": topic, "w": 0} for text, topic in rows]
+        data = TextDataConfig(train="a", weight_column="w")
+        read_task(dataclasses.replace(config, data=data), MODEL, tokenizer, {"train": weighed})
     with pytest.raises(UserError, match="a tenth of 90 training examples is too few .*dev_share=0.3 .*--data.folds=5"):
         read_task(config, MODEL, tokenizer, {"train": rows[:90]})
     asked = dataclasses.replace(config, data=TextDataConfig(train="a", dev_share=0.2))
@@ -196,6 +203,48 @@ def test_a_cross_validation_end_to_end(pretrained, tmp_path):
     for before, after in zip(results["runs"], third["runs"]):
         assert before["metrics"] == after["metrics"]
     assert third["out_of_fold"] == results["out_of_fold"], "a part that is trained again is the same"
+
+
+PLACES = ("garden", "harbour")
+IN_PARTS = {  # rows of a task, and what else it needs
+    "ner": ([(["The", place, str(n)], ["O", f"B-{place}", "O"]) for n in range(12) for place in PLACES], {}),
+    "choice": ([(f"The {place} {n}.", list(PLACES), n % 2) for n in range(12) for place in PLACES], {}),
+    "squad_v1": (
+        [(f"Where is {n}?", f"{n} is in the {place}.", [(place, 12 + n // 10)]) for n in range(12) for place in PLACES],
+        {"max_length": 32, "doc_stride": 8, "max_query_length": 16},
+    ),
+    "vectors": ([(f"{place} {n}", f"the {place}") for n in range(12) for place in PLACES], {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", IN_PARTS)
+def test_a_cross_validation_of_every_task(task, pretrained, tmp_path):
+    """The figures of every example, out of fold, are those of the model of its part on it."""
+    rows, options = IN_PARTS[task]
+    result = bert_jax.finetune(
+        task,
+        train=rows,
+        **{"folds": 2, "epochs": 1, "batch_size": 8, "keep": "all", "max_length": 16, **options},
+        init_from=pretrained / "pretrained",
+        workdir=tmp_path / "work",
+    )
+    found = result.results
+    assert found["settings"][0]["runs"] == 2 and found["data"] == {"train": 24}
+    if task == "vectors":
+        assert "out_of_fold" not in found
+        return
+    config = from_record(FinetuneConfig, found["config"], "x")
+    whole = read_task(config, MODEL, load_tokenizer(pretrained / "vocab.txt"), {"train": rows})
+    logits: dict[int, np.ndarray] = {}
+    for number, record in enumerate(found["runs"]):
+        stored = open_stored(result.path + f"/runs/{record['run']}")
+        own = member_logits(stored, whole.train.features, PredictConfig(), sharding.make_mesh(config.mesh))
+        here = np.flatnonzero(whole.parts[whole.train.features.example] == number)
+        logits |= {each: own[each] for each in here.tolist()}
+    expected = whole.scores(whole.train, whole.train.features, [logits[each] for each in range(len(logits))])
+    assert found["out_of_fold"]["metrics"] == pytest.approx(expected)
+    assert all((tmp_path / "work" / "predictions" / file).exists() for file in found["out_of_fold"]["files"])
 
 
 def test_a_cooldown_that_the_shortest_run_has_no_room_for():

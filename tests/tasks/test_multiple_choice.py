@@ -47,7 +47,7 @@ def load(path, name, *records, task="choice", split="train"):
 def test_swag_is_read_with_and_without_answers(tmp_path):
     examples = load(tmp_path, "train.csv", SWAG, task="swag")
     first, second = examples.questions
-    assert first[1:] == ("A man, here.", "He", ("runs.", 'says "hi".', "sits,\ndown.", "eats."), 2, "0")
+    assert first[1:6] == ("A man, here.", "He", ("runs.", 'says "hi".', "sits,\ndown.", "eats."), 2, "0")
     assert (second.answer, second.index, second.where) == (0, "7", f"{tmp_path}/train.csv, line 4")
     without = SWAG.replace(",label", "").replace(",2\n", "\n").replace(",0\n", "\n")
     unlabelled = load(tmp_path, "test.csv", without, split="test")
@@ -75,7 +75,7 @@ def test_race(tmp_path):
 @pytest.mark.parametrize("answer, index", [(1, 1), ("1", 1), ("B", 1), ("a", 0), (0, 0)])
 def test_questions_are_read_from_json_lines(tmp_path, answer, index):
     (question,) = load(tmp_path, "train.jsonl", LINE | {"answer": answer}).questions
-    assert question[1:] == ("A man runs.", "Who runs?", ("A man", "A dog"), index, "0")
+    assert question[1:6] == ("A man runs.", "Who runs?", ("A man", "A dog"), index, "0")
     without = {key: value for key, value in LINE.items() if key != "question"}
     assert load(tmp_path, "train.jsonl", without).questions[0].stem == ""
 

@@ -15,7 +15,14 @@ from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import FinetuneConfig, check_finetune, task_defaults
 from bert_jax.config.options import with_options
 from bert_jax.config.pretraining import NoiseConfig
-from bert_jax.config.tasks import ChoiceOptions, SentenceOptions, SquadOptions, TaskDataConfig, TextDataConfig
+from bert_jax.config.tasks import (
+    ChoiceOptions,
+    SentenceOptions,
+    SquadOptions,
+    TaggingDataConfig,
+    TaskDataConfig,
+    TextDataConfig,
+)
 from bert_jax.data import sequences
 from bert_jax.data.sequences import Uncut
 from bert_jax.errors import UserError
@@ -337,25 +344,48 @@ def test_figures_computed_from_a_file_of_numbers_are_those_of_the_score(tmp_path
     assert pathlib.Path(submitted).read_text().splitlines()[:4] == expected
 
 
+def divided(examples, share, stratified=True):
+    """Return the part to train on and the part that is held out."""
+    out = task_data.held_out(examples, share, stratified)
+    return [examples.chosen(np.flatnonzero(part)) for part in (~out, out)]
+
+
 def test_a_share_of_the_training_file_is_held_out(tmp_path):
     texts = [f"text {number % 90}" for number in range(100)]  # ten of them twice
     rows = [f"{one}\t{'ab'[number > 97]}" for number, one in enumerate(texts)]
     write(tmp_path, "train.tsv", "\n".join(["text\tlabel", *rows]))
     whole = load(tmp_path)
-    train, dev = (load(tmp_path, split, whole.labels, dev_share=0.2) for split in ("train", "dev"))
+    train, dev = divided(whole, 0.2)
     assert len(set(dev.first)) == 18 and not set(dev.first) & set(train.first)
     assert sorted(map(int, train.index + dev.index)) == list(range(100))
     assert train.first == [texts[int(i)] for i in train.index]
     assert max(map(int, dev.index)) > 50 > min(map(int, dev.index)) and dev.has_answers
-    again = load(tmp_path, "dev", whole.labels, dev_share=0.2)
+    again = divided(whole, 0.2)[1]
     assert (again.index, again.answers.tolist()) == (dev.index, dev.answers.tolist())
-    assert load(tmp_path, dev_share=0.99).labels == ("a", "b")  # a rare class may lie in one part only
-    other = load(tmp_path, "dev", whole.labels, dev_share=0.4)
-    assert set(dev.first) < set(other.first)  # a larger share holds out the same and more
-    fails("data.dev_share=0.001 of 90 different texts leaves none for dev", tmp_path, dev_share=0.001)
-    fails("data.dev_share=0.999 of 90 different texts leaves none to learn from", tmp_path, dev_share=0.999)
-    write(tmp_path, "dev.tsv", "text\tlabel\nx\ta\n")
-    fails("dev_share=0.2, but data.dir=.* has a dev file", tmp_path, dev_share=0.2)
+    assert divided(whole, 0.99)[0].labels == ("a", "b")  # a rare class may lie in one part only
+    assert set(dev.first) < set(divided(whole, 0.4)[1].first)  # a larger share holds out the same and more
+    with pytest.raises(UserError, match="data.dev_share=0.001 of 90 different texts leaves none for dev"):
+        divided(whole, 0.001)
+    with pytest.raises(UserError, match="data.dev_share=0.999 of 90 different texts leaves none to learn from"):
+        divided(whole, 0.999)
+    with pytest.raises(UserError, match="dev_share=0.2, but data.dir=d has a dev file"):
+        task_data.held_out_share(TextDataConfig(dir="d", dev_share=0.2), ("train", "dev"))
+
+
+@pytest.mark.parametrize(
+    "data, present, share",
+    [
+        (TextDataConfig(train="a"), ("train",), 0.1),
+        (TextDataConfig(dir="a"), ("train",), 0.1),
+        (TextDataConfig(dir="a"), ("train", "dev"), 0.0),
+        (TextDataConfig(train="a", folds=3), ("train",), 0.0),
+        (TaskDataConfig(train="a"), ("train",), 0.1),
+        (TaskDataConfig(dir="GLUE"), ("train",), 0.0),  # where the file of the benchmark is missing
+        (TaskDataConfig(dir="GLUE", dev_share=0.3), ("train",), 0.3),
+    ],
+)
+def test_which_share_is_held_out(data, present, share):
+    assert task_data.held_out_share(data, present) == share
 
 
 def test_the_share_that_is_held_out_is_the_same_of_every_class(tmp_path):
@@ -365,24 +395,24 @@ def test_the_share_that_is_held_out_is_the_same_of_every_class(tmp_path):
     classes = {one: "abc"[np.searchsorted([0.7, 0.95], random.random())] for one in dict.fromkeys(texts)}
     rows = [(one, classes[one]) for one in texts]
 
-    def parts(**options):
-        data = TextDataConfig(dev_share=0.1, **options)
-        return [set(text.load("text", data, split, given={"train": rows}).first) for split in ("train", "dev")]
+    def examples(rows, **options):
+        return text.load("text", TextDataConfig(**options), "train", given={"train": rows})
+
+    def parts(rows=rows, share=0.1, stratified=True, **options):
+        return [set(part.first) for part in divided(examples(rows, **options), share, stratified)]
 
     train, dev = parts()
     assert train | dev == set(texts) and not train & dev and len(dev) == round(0.1 * len(classes))
     for name in "abc":
         whole, held_out = (sum(classes[one] == name for one in part) for part in (classes, dev))
         assert abs(held_out - 0.1 * whole) <= 1 and held_out
-    assert parts() == [train, dev] == parts(stratified=True)
+    assert parts() == [train, dev]
     shuffled = [list(classes)[place] for place in permute(np.arange(len(dev)), len(classes), 0, Stream.HELD_OUT)]
     assert parts(stratified=False)[1] == set(shuffled) != dev
-    rare = [("a", "x"), ("b", "x"), ("c", "y")]
-    data = TextDataConfig(dev_share=0.5)
-    assert set(text.load("text", data, "train", given={"train": rare}).answers) == {0, 1}, "each class is learned"
+    rare = divided(examples([("a", "x"), ("b", "x"), ("c", "y")]), 0.5)[0]
+    assert set(rare.answers) == {0, 1}, "each class is learned"
     numbers = [(one, 0.5 * number) for number, one in enumerate(texts)]
-    data = TextDataConfig(dev_share=0.1, regression=True)
-    assert set(text.load("text", data, "dev", given={"train": numbers}).first) == set(shuffled)
+    assert parts(numbers, regression=True)[1] == set(shuffled)
 
 
 def test_folds(tmp_path):
@@ -390,17 +420,88 @@ def test_folds(tmp_path):
     texts = [f"text {number}" for number in random.integers(0, 100, 150)]
     rows = [(one, "ab"[hash_ % 3 == 0]) for one, hash_ in zip(texts, [int(one.split()[1]) for one in texts])]
     examples = text.load("text", TextDataConfig(), "train", given={"train": rows})
-    parts = text.folds(examples, 5)
-    assert parts.tolist() == text.folds(examples, 5).tolist() and set(parts) == set(range(5))
+    parts = task_data.folds(examples, 5)
+    assert parts.tolist() == task_data.folds(examples, 5).tolist() and set(parts) == set(range(5))
     by_text = dict(zip(texts, parts.tolist()))
     assert [by_text[one] for one in texts] == parts.tolist(), "equal texts stay together"
     for name in "ab":
         sizes = np.bincount([by_text[one] for one in by_text if dict(rows)[one] == name], minlength=5)
         assert np.ptp(sizes) <= 1
     assert np.ptp(np.bincount(list(by_text.values()))) <= 1
-    assert text.folds(dataclasses.replace(examples, labels=()), 5).max() == 4
+    assert task_data.folds(dataclasses.replace(examples, labels=()), 5).max() == 4
     with pytest.raises(UserError, match="data.folds=500, but there are .* different texts; give at most that many"):
-        text.folds(examples, 500)
+        task_data.folds(examples, 500)
+
+
+FIRST_WORD = {"text": ["context"], "answer_start": [0]}
+DIVIDED = {  # rows of a task, and what tells the number of the part of one that is not divided
+    "ner": ([([f"word{n // 2}"], ["B-X"]) for n in range(12)], lambda each: each.sentences[0].words),
+    "choice": (
+        [(f"context {n // 3}", ["a", "b"], n % 2) for n in range(12)],
+        lambda each: each.questions[0].context,
+    ),
+    "mrpc": ([((f"text {n // 2}", "b"), n % 2) for n in range(12)], lambda each: each.first[0]),
+    "vectors": ([(f"anchor {n // 2}", f"positive {n}") for n in range(12)], lambda each: each.texts[0][0]),
+    "squad_v1": (
+        [
+            {"question": "q", "context": f"context {n // 2}", "title": f"{n // 4}", "answers": FIRST_WORD}
+            for n in range(12)
+        ],
+        lambda each: each.articles[each.questions[0].context],
+    ),
+    "multirc": (
+        [
+            {
+                "idx": {"paragraph": n // 4, "question": n // 2, "answer": n},
+                **{"paragraph": f"text {n // 4}", "question": "q", "answer": f"a {n}", "label": n % 2},
+            }
+            for n in range(12)
+        ],
+        lambda each: each.first[0],
+    ),
+}
+
+
+@pytest.mark.parametrize("task", DIVIDED)
+def test_examples_of_every_task_are_divided(task):
+    """Each once, in their order, and what belongs together in one part."""
+    rows, unit = DIVIDED[task]
+    data = dataclasses.replace(task_defaults(task).data, train="x")
+    examples = task_data.family_of(task).load(task, data, "train", None, {"train": rows})
+    owners = [unit(examples.chosen(np.array([number]))) for number in range(12)]
+    assert len(set(owners)) in (3, 4, 6)
+    for parts in (task_data.folds(examples, 3), task_data.held_out(examples, 0.3, True).astype(int)):
+        assert len(parts) == 12 and len({*zip(owners, parts)}) == len(set(owners))
+        chosen = [examples.chosen(np.flatnonzero(parts == part)) for part in np.unique(parts)]
+        assert sum(map(len, chosen)) == 12 and all(each.has_answers for each in chosen)
+        for each, part in zip(chosen, np.unique(parts)):
+            alone = [unit(each.chosen(np.array([number]))) for number in range(len(each))]
+            assert alone == [owner for owner, own in zip(owners, parts) if own == part]
+
+
+def test_weights_of_every_task(tmp_path):
+    """From rows in memory, for the sequences of training alone."""
+    tokenizer = Tokenizer(WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], lowercase=True))
+    rows = {
+        "ner": {"tokens": ["a"], "ner": ["B-X"]},
+        "choice": {"context": "a", "choices": ["a", "b"], "answer": 0},
+        "cola": {"sentence": "a", "label": 1},
+        "squad_v1": {"question": "a", "context": "a " * 300, "answers": {"text": ["a"], "answer_start": [0]}},
+        "boolq": {"passage": "a", "question": "a", "label": True, "idx": 0},
+        "copa": {"premise": "a", "choice1": "a", "choice2": "b", "question": "cause", "label": 0, "idx": 0},
+    }
+    for task, row in rows.items():
+        config, family = task_defaults(task), task_data.family_of(task)
+        data = dataclasses.replace(config.data, weight_column="w")
+        given = {split: [row | {"w": 0.5}, row | {"w": 2}] for split in ("train", "dev")}
+        examples = {split: family.load(task, data, split, None, given) for split in given}
+        found = {split: family.features(each, tokenizer, config.options) for split, each in examples.items()}
+        assert found["train"].weights.tolist() == [(0.5, 2)[each] for each in found["train"].example], task
+        assert found["dev"].weights is None
+        with pytest.raises(UserError, match="no column 'w' among .*; name one with --data.weight_column"):
+            family.load(task, data, "train", None, {"train": [row]})
+    with pytest.raises(UserError, match="data.weight_column=w names a column of sentences, but a file of CoNLL has"):
+        task_data.family_of("ner").load("ner", TaggingDataConfig(train="a.txt", weight_column="w"), "train")
 
 
 def weighted(rows, split="train", **options):
@@ -453,12 +554,11 @@ def test_losses_weighted_by_whole_numbers_are_those_of_repeated_rows():
         ([("a", "x", "much")], r"train\[0\]: the weight in column 'w' is 'much', not a number"),
         ([("a", "x", float("nan"))], "the weight in column 'w' is None, not a number"),
         ([("a", "x", True)], "the weight in column 'w' is True, not a number"),
-        ([("a", "x", 1), ("b", "y")], r"train\[1\]: the weight in column 'w' is None, not a number"),
+        ([("a", "x", 1), ("b", "y")], r"train\[1\]: no column 'w' among 'text', 'label'"),
         (
             [("a", "x"), ("b", "y")],
             r"train\[0\]: no column 'w' among 'text', 'label'; name one with --data.weight_column",
         ),
-        ([("a", "x", 0), ("b", "y", 0)], r"train\[0\], and every other example, has the weight 0"),
     ],
 )
 def test_bad_weights_are_named(rows, message):
@@ -494,8 +594,8 @@ def test_a_directory_without_a_dev_file_hears_of_the_share(tmp_path):
     write(tmp_path, "train.tsv", "text\tlabel\na\tx\nb\ty\n")
     with pytest.raises(
         UserError,
-        match=r"data.dir=.* has no dev file; looked for dev.tsv, .*; give --data.dev=FILE, or "
-        "--data.dev_share=0.1 to hold out a tenth of the training file",
+        match=r"data.dir=.* has no dev data; looked for dev.tsv, .* and found train.tsv; --data.dev=FILE names a file "
+        "with a different name, and --data.dev_share=0.1 holds out a tenth of the training examples",
     ):
         load(tmp_path, "dev")
     with pytest.raises(UserError, match="there is no such directory"):
@@ -510,7 +610,8 @@ def test_a_directory_without_a_dev_file_hears_of_the_share(tmp_path):
             {"train": "a.tsv", "dev_share": 0.0},
             "no dev data, .*: give --data.dev=FILE, or --data.dev_share=0.1 to hold out a tenth of a.tsv",
         ),
-        ("ner", {"train": "a.txt"}, "no dev data, on which runs are compared and chosen: give --data.dev=FILE$"),
+        ("ner", {"train": "a.txt", "dev_share": 0.0}, "no dev data, .*: give --data.dev=FILE, or --data.dev_share=0.1"),
+        ("vectors", {"train": "a.tsv", "folds": -1}, "data.folds=-1 must be 2 or more parts"),
         ("text", {}, "no data: give"),
         ("text", {"dev_share": 0.1}, "no data: give"),
         ("text", {"train": "a.tsv", "dev_share": 1.0}, "data.dev_share=1.0 must be between 0 and 1"),
