@@ -8,6 +8,7 @@ Plain texts are one per line of a .txt file or of standard input, or one per .tx
 
 import functools
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
