@@ -164,7 +164,7 @@ class LoadBenchConfig(TurnsConfig):
     Measure how fast a model is loaded, from the start of a new process until every parameter has been read, in turns.
 
     MODEL is anything that bert_jax.load opens; for transformers it must be a Hugging Face directory. Each turn is one
-    process, whatever turn_seconds says. Where peer_python has sentence-transformers, both sides also make a first vector.
+    process, whatever turn_seconds says. Where peer_python has sentence-transformers, both also make a first vector.
     """
 
     also: tuple[str, ...] = ()

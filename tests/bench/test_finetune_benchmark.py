@@ -221,9 +221,7 @@ def test_transformers_takes_turns(bench, tmp_path, peer):
 
 def test_a_peer_without_sentence_transformers_is_refused_in_one_line(torch_contestants, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(
-        torch_contestants.Refusal, match=r"^this environment has no sentence-transformers .*pip install"
-    ):
+    with pytest.raises(torch_contestants.Refusal, match="^this environment has no sentence-transformers"):
         torch_contestants.sentence_transformers()
 
 
