@@ -565,8 +565,8 @@ class _BatchesOfGroups(TrainingBatches):
         return self._of_epoch[1][number]
 
     def indices(self, step: int) -> np.ndarray:
-        starts = self._groups.starts
-        return np.concatenate([np.arange(starts[group], starts[group + 1]) for group in self.groups(step)])
+        starts = self._groups.starts.tolist()
+        return np.concatenate([np.arange(starts[group], starts[group + 1]) for group in self.groups(step).tolist()])
 
     def batch(self, step: int) -> Batch:
         groups, batch, indices = self.groups(step), super().batch(step), self.indices(step)

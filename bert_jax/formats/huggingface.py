@@ -206,7 +206,7 @@ def read_head(
     if pooling is None:
         raise UserError(f"{file} has classifier_pooling={config.reading!r:.40}; supported are {_readings(config.kind)}")
     labels = config.labels or tuple(f"LABEL_{number}" for number in range(outputs))
-    named_activations = {theirs: ours for ours, theirs in CROSS_ENCODER_ACTIVATIONS.items()}
+    named_activations: dict[str, Activation] = {theirs: ours for ours, theirs in CROSS_ENCODER_ACTIVATIONS.items()}
     if kind == "regression" and config.activation is not None and config.activation not in named_activations:
         raise UserError(
             f"{file} makes the answers of a CrossEncoder with {config.activation[:80]}; supported are "

@@ -259,9 +259,9 @@ class _Columns:
 
     def _grades(self, where: str, found: float | list[float], count: int, listed: bool) -> list[float]:
         """Return a grade for each document of a row."""
-        if isinstance(found, float) and count == 2 and not listed and self.negatives:  # the difference of both
-            return [found, 0.0]
         grades = found if isinstance(found, list) else [found]
+        if not isinstance(found, list) and count == 2 and not listed and self.negatives:  # the difference of both
+            grades.append(0.0)
         if len(grades) != count:
             raise UserError(
                 f"{where}: {count} documents, but {len(grades)} numbers in {self.label!r}; give each document one"
@@ -315,8 +315,8 @@ def load(
     if split != "train" and graded is not None:
         _check_grades((row.where, row.grades or ()) for row in rows)
     queries, documents, grades, index = _grouped(rows)
-    given = columns.label is not None
-    return RankingExamples(task, split, queries, documents, None if graded is None else grades, given, index)
+    graded_by_file = columns.label is not None
+    return RankingExamples(task, split, queries, documents, None if graded is None else grades, graded_by_file, index)
 
 
 def _check_grades(rows: Iterable[tuple[str, Sequence[float]]]) -> None:
