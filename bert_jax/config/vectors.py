@@ -59,6 +59,7 @@ class _Similar(_Loss):
     """Similarity of single vectors, if none is given."""
 
     similarity: Similarity | None = None
+    """Similarity of two texts. None: the usual one, or that of the form of the vectors."""
 
     def of(self, form: TextVectors) -> Self:
         usual = self.usual if self.usual in form.similarities else form.similarities[0]
@@ -189,7 +190,9 @@ class InheritedForm:
     """The form that the vectors of init_from have, a single one where it says none."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "inherited"}
+    """The option that chooses it, and its value."""
     name: ClassVar[str] = "inherited"
+    """The value of options.form.name that chooses it."""
 
     def check(self) -> None:
         """Raise nothing: there are no options."""

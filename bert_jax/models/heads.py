@@ -96,7 +96,8 @@ class MaskedLanguageModelHead(nnx.Module):
         tables = jnp.pad(table, (filling, (0, 0))).reshape(blocks, size, -1)
 
         def highest(of_words: tuple[jax.Array, jax.Array]) -> jax.Array:
-            logits = word_logits(x, of_words[0]) + of_words[1]
+            logits = word_logits(x, of_words[0])
+            logits += like(of_words[1], logits)
             return jnp.max(jnp.where(mask[:, :, None] > 0, logits, 0.0), axis=1)  # what is negative counts as 0
 
         once_more = jax.checkpoint(highest, prevent_cse=False)  # a scan needs no protection

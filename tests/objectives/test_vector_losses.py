@@ -237,11 +237,11 @@ def value_and_gradient(parts: int, batch):
     return jax.value_and_grad(loss)
 
 
-def assert_equal_gradients(found, expected) -> None:
+def assert_equal_gradients(found, expected, tolerance: float = 1e-6) -> None:
     assert float(found[0]) == pytest.approx(float(expected[0]), rel=1e-6)
     largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected[1]))
     # Sums of float32 in another order.
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * largest), found[1], expected[1])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * largest), found[1], expected[1])
 
 
 @pytest.mark.parametrize("counts", [(1, 4), pytest.param((1, 2, 8, 16), marks=pytest.mark.slow)])
@@ -285,12 +285,13 @@ def test_parts_and_devices_give_what_the_whole_does_of_other_forms(form):
         return jax.value_and_grad(loss)
 
     expected = compiled(found(1, batch))(params)
-    assert_equal_gradients(compiled(found(4, batch))(params), expected)
+    parts = compiled(found(4, batch))(params)
+    assert_equal_gradients(parts, expected, 3e-6)  # vectors of tokens were divided by their norms, which may be small
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:4])
     placed = {name: jax.device_put(values, sharding.batch_sharding(mesh)) for name, values in batch.items()}
     function = lambda params, batch: found(2, batch)(params)
     on_four = compiled(sharding.under(mesh, function))(jax.device_put(params, sharding.replicated(mesh)), placed)
-    assert_equal_gradients(on_four, expected)
+    assert_equal_gradients(on_four, expected, 3e-6)
 
 
 @pytest.mark.slow

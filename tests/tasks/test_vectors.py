@@ -578,7 +578,7 @@ def test_a_form_goes_on_from_a_run_to_its_export(trained, tmp_path, form):
     place, config, _ = trained
     options = VectorOptions(form=form, max_length=16, document_prompt="the ")
     first = dataclasses.replace(
-        config, workdir=str(tmp_path / "first"), options=options, packing="auto", epochs=6, micro_batches=2
+        config, workdir=str(tmp_path / "first"), options=options, packing="auto", epochs=20, micro_batches=2
     )
     results = finetune(first).results
     assert results["collapsed"] is None and results["metrics"]["mrr@10"] > 0.3
