@@ -236,7 +236,7 @@ class _Columns:
 
     def _grades(self, where: str, found: float | list[float], count: int, listed: bool) -> list[float]:
         """Return a grade for each document of a row."""
-        grades = found if isinstance(found, list) else [found]
+        grades = found if isinstance(found, list) else [float(found)]
         if not isinstance(found, list) and count == 2 and not listed and self.negatives:  # the difference of both
             grades.append(0.0)
         if len(grades) != count:
