@@ -489,6 +489,7 @@ METRICS = {
     "choice": ("accuracy",),
     "text": ("accuracy", "micro_f1", "pearson"),
     "vectors": ("spearman", "mrr@10"),
+    "ranking": ("ndcg@10", "mrr@10"),
     "xnli": ("accuracy",),
     "ax": ("matthews",),
     "axb": ("matthews",),

@@ -52,6 +52,11 @@ def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Rec
                 f"{file} is a directory for each class, in which a text has one label; give a file of JSON lines with "
                 "a list of labels for data.several_labels=True"
             )
+        if column := data.weighed_by(split):
+            raise UserError(
+                f"{file} is a directory of texts without columns, so there is none of data.weight_column={column}; "
+                "give a file, or leave the option out"
+            )
         return _read_directory(file)
     rows = readers.table_rows(
         file,

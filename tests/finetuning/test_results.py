@@ -24,7 +24,7 @@ from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig, ScheduleConf
 from bert_jax.config.finetuning import FinetuneConfig, PredictConfig, task_defaults
 from bert_jax.config.options import from_record, to_dict
 from bert_jax.config.pretraining import NoiseConfig
-from bert_jax.config.tasks import SentenceOptions, SquadOptions, TextDataConfig
+from bert_jax.config.tasks import TASKS, SentenceOptions, SquadOptions, TextDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
@@ -370,6 +370,10 @@ def test_table_of_results_beside_the_papers(tmp_path, capsys):
     (tmp_path / "ours" / "sst2" / "results.json").write_text("{")
     assert status("results", tmp_path / "ours") == 2
     assert status("results", tmp_path / "out") == 2
+
+
+def test_every_task_has_a_column():
+    assert set(METRICS) == set(TASKS)
 
 
 def test_results_of_one_task_have_a_row_each(tmp_path, capsys):
