@@ -170,8 +170,8 @@ def vector_scores(
 def _need_single(model: PretrainedModel) -> None:
     if (form := model.vector_form) != "single":
         raise UserError(
-            f"{model.path} makes vectors of {form}, and what is measured here is one vector for each text; give a model "
-            "of such, or measure this one by `bert-jax search`"
+            f"{model.path} makes vectors of {form}, and what is measured here is one vector for each text; give a "
+            "model of such, or measure this one by `bert-jax search`"
         )
 
 

@@ -122,7 +122,7 @@ def from_arguments(
 
     Raises:
       UserError: an option is unknown or ambiguous, or its value has the wrong type; examples are given for a task that
-        is not trained, or together with options for files; there are no dev examples to choose by.
+        is not trained, or together with options for files.
     """
     if not isinstance(task, FinetuneConfig | str):
         raise UserError(f"finetune takes a task or a FinetuneConfig first, not {task!r:.60}")
