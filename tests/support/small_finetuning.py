@@ -68,7 +68,7 @@ def write(home: pathlib.Path, model: ModelConfig = MODEL) -> pathlib.Path:
 def task_config(task: str, init_from, workdir, files: dict, **changes) -> FinetuneConfig:
     """Return the usual configuration of a task on these files, or with `dir` those of a directory."""
     usual = task_defaults(task)
-    data = type(usual.data)(**{name: str(file) for name, file in files.items()})
+    data = dataclasses.replace(usual.data, **{name: str(file) for name, file in files.items()})
     given = {"init_from": str(init_from), "workdir": str(workdir), "data": data}
     return dataclasses.replace(usual, **given | changes)
 
