@@ -697,7 +697,7 @@ def _with_stratification(config: FinetuneConfig, recorded: Mapping[str, Any]) ->
 def _held_out(config: FinetuneConfig, data: TaskData) -> str:
     """Return a line about the training examples that have become the dev set."""
     examples, alike = data.evaluations["dev"].examples, ""
-    if getattr(examples, "classes", None) and getattr(config.data, "stratified", False):
+    if examples.classes and isinstance(config.data, DividedDataConfig) and config.data.stratified:
         alike = ", the same share of every class"
     dev = len(examples)
     return (

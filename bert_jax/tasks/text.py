@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 def file_names(split: str) -> tuple[str, ...]:
     """Return the names that the file (or directory) of a split may have below --data.dir."""
-    return (*(f"{split}{suffix}" for suffix in readers.TABLE_ENDINGS), split)
+    return (*readers.table_names(split), split)
 
 
 def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Record]:
