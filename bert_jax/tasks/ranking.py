@@ -37,8 +37,6 @@ MOST = 1000  # documents of a training query, whose pairs are compared
 MEASURES = ("ndcg@10", "mrr@10", "map@100", "recall@100")
 """What tables show."""
 TITLES = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "recall": "recall", "precision": "precision"}
-FUSION_CONSTANT = 60
-"""The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher 2009)."""
 
 
 def title(measure: str) -> str:
@@ -105,25 +103,6 @@ def evaluated(
         raise UserError("there is nothing to measure: no query has a judgement")
     rows = [measured(judged, run.get(query, {}), measures) for query, judged in judgements.items()]
     return {measure: math.fsum(row[measure] for row in rows) / len(rows) for measure in measures}
-
-
-def fused(rankings: Iterable[np.ndarray], most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return documents and scores of several rankings by reciprocal rank fusion, the best first.
-
-    Args:
-      rankings: int arrays of documents, the best first.
-      most: number of documents to return.
-
-    Returns:
-      The documents, int64, and their scores, float64: the sum of 1 / (60 + rank) over the rankings. Of equal ones the
-      lowest document comes first.
-    """
-    scores: dict[int, float] = {}
-    for ranking in rankings:
-        for rank, document in enumerate(ranking.tolist(), 1):
-            scores[document] = scores.get(document, 0.0) + 1 / (FUSION_CONSTANT + rank)
-    best = sorted(scores.items(), key=lambda found: (-found[1], found[0]))[:most]
-    return np.array([each for each, _ in best], np.int64), np.array([score for _, score in best], np.float64)
 
 
 METRICS = ("ndcg@10", "mrr@10", "map")
