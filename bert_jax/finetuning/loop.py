@@ -521,7 +521,7 @@ def prepared(
         unread=stored.unread,
         loss=loss,
         stored=stored,
-        sequences=data.train.features.compared,
+        sequences=data.train.features.per_example,
         factor=factor,
     )
     config = with_packing(config, data.train.features, programs, begun)

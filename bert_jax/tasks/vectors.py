@@ -253,7 +253,7 @@ def features(examples: VectorExamples, tokenizer: Tokenizer, options: VectorOpti
         types,
         None if scores is None else scores.astype(np.float32),
         np.arange(len(examples), dtype=np.int32),
-        max(options.max_length, getattr(options.form, "query_length", 0)),
+        max(options.max_length, options.form.query_length if isinstance(options.form, TokenVectors) else 0),
         uncut=Uncut(lengths, options.max_length, "texts"),
         marks=marks[0] if marks else None,
         numbers=np.array([[numbers[text] for text in column] for column in columns], np.int32).T.copy(),

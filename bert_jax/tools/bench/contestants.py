@@ -219,7 +219,7 @@ def training(config: FinetuneConfig, job: dict[str, Any]) -> Prepared:
         unread=stored.unread,
         loss=loss,
         stored=stored,
-        sequences=features.compared,
+        sequences=features.per_example,
     )
     with memory_advice("the state", state_advice(mesh.shape)):
         state, _ = first_state(config, stored, programs, np.uint32(config.seed))
