@@ -372,6 +372,17 @@ def test_table_of_results_beside_the_papers(tmp_path, capsys):
     assert status("results", tmp_path / "out") == 2
 
 
+def test_tasks_over_one_encoder_have_a_column_each(tmp_path, capsys):
+    setting = {"mean": {"accuracy": 0.5, "f1": 0.25}, "standard_deviation": {}, "runs": 1, "collapsed": 0}
+    own = {"init_from": "x", "random_weights": False, "settings": [setting]}
+    tasks = {"topic": {"task": "text", **own}, "place": {"task": "ner", **own}}
+    (tmp_path / "results.json").write_text(json.dumps({"tasks": tasks, "temperature": 1.0}))
+    succeed("results", str(tmp_path))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| model |  | ner (f1) | text (accuracy/micro_f1/pearson) |"
+    assert lines[2].endswith("| measured, dev | 25.0 | accuracy 50.0 |")
+
+
 def test_every_task_has_a_column():
     assert set(METRICS) == set(TASKS)
 
