@@ -146,7 +146,11 @@ def vector_scores(
       per_class: number of training texts per class.
       seed: of what is drawn.
       batch_size: number of texts that the model reads at once.
+
+    Raises:
+      UserError: the model makes other vectors than one for each text.
     """
+    _need_single(model)
     found: dict[str, dict[str, float]] = {}
     embed = functools.partial(model.embed, batch_size=batch_size)
     for name, each in (("sts", sts), ("pairs", pairs)):
@@ -162,6 +166,14 @@ def vector_scores(
         found["classes"] = _classification(embed, *classes, draws_of=(per_class, experiments, seed))
     sizes = {"sts": sts, "pairs": pairs, "clusters": clusters, "classes": classes and classes[1]}
     return VectorScores(model.path, {name: len(sizes[name] or ()) for name in found}, found)
+
+
+def _need_single(model: PretrainedModel) -> None:
+    if (form := model.vector_form) != "single":
+        raise UserError(
+            f"{model.path} makes vectors of {form}, and what is measured here is one vector for each text; give a "
+            "model of such, or measure this one by `bert-jax search`"
+        )
 
 
 def _classification(embed: Any, train: Sentences, test: Sentences, draws_of: tuple[int, int, int]) -> dict[str, float]:
@@ -231,9 +243,13 @@ class MtebEncoder:
 
     Vectors are those of `embed`, with the model's pooling, normalization, length and prompts. They are compared by
     their cosines.
+
+    Raises:
+      UserError: the model makes other vectors than one for each text.
     """
 
     def __init__(self, model: PretrainedModel):
+        _need_single(model)
         self.model: PretrainedModel = model
 
     def encode(

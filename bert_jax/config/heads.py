@@ -85,16 +85,19 @@ Similarity = Literal["cosine", "dot", "max_sim"]
 tokens, the sum over the tokens of the first of the highest product with one of the second."""
 
 
+FormName = Literal["single", "tokens", "words"]
+
+
 class _TextVectors:
     """Common part of the forms of vectors of texts."""
 
-    chosen_by: ClassVar[Mapping[str, str]]
+    chosen_by: ClassVar[Mapping[str, FormName]]
     """The option that chooses it, and its value."""
     similarities: ClassVar[tuple[Similarity, ...]]
     """Those that its vectors can be compared by, the usual one first."""
 
     @property
-    def name(self) -> str:
+    def name(self) -> FormName:
         """The value of form.name that chooses it."""
         return self.chosen_by["name"]
 
@@ -106,7 +109,7 @@ class _TextVectors:
 class SingleVector(_TextVectors):
     """One vector per text."""
 
-    chosen_by: ClassVar[Mapping[str, str]] = {"name": "single"}
+    chosen_by: ClassVar[Mapping[str, FormName]] = {"name": "single"}
     similarities: ClassVar[tuple[Similarity, ...]] = ("cosine", "dot")
 
 
@@ -114,7 +117,7 @@ class SingleVector(_TextVectors):
 class TokenVectors(_TextVectors):
     """A unit vector per token, a linear map of its last state (late interaction: Khattab & Zaharia 2020, ColBERT)."""
 
-    chosen_by: ClassVar[Mapping[str, str]] = {"name": "tokens"}
+    chosen_by: ClassVar[Mapping[str, FormName]] = {"name": "tokens"}
     similarities: ClassVar[tuple[Similarity, ...]] = ("max_sim",)
 
     size: int = 128
@@ -141,7 +144,7 @@ class WordVector(_TextVectors):
     """A weight for each word of the vocabulary: the maximum over the tokens of log(1 + max(0, logit)), with the logits
     of the head for masked words (Formal et al. 2021, SPLADE). Most are 0."""
 
-    chosen_by: ClassVar[Mapping[str, str]] = {"name": "words"}
+    chosen_by: ClassVar[Mapping[str, FormName]] = {"name": "words"}
     similarities: ClassVar[tuple[Similarity, ...]] = ("dot",)
 
 

@@ -114,7 +114,7 @@ class Features:
         return len(self.divided)
 
     @property
-    def compared(self) -> int:
+    def per_example(self) -> int:
         """Most sequences of an example, all of which a batch has in rows of their own."""
         return 1
 
@@ -148,7 +148,7 @@ class TextFeatures(Features):
     """Form of the vectors, by which they are compared."""
 
     @property
-    def compared(self) -> int:
+    def per_example(self) -> int:
         return self.numbers.shape[1]
 
     def texts(self) -> Features:
@@ -218,7 +218,7 @@ class GroupedFeatures(Features):
         return np.arange(len(self.starts) - 1)
 
     @property
-    def compared(self) -> int:
+    def per_example(self) -> int:
         return int(np.diff(self.starts).max())
 
 

@@ -122,7 +122,7 @@ def from_arguments(
 
     Raises:
       UserError: an option is unknown or ambiguous, or its value has the wrong type; examples are given for a task that
-        is not trained, or together with options for files; there are no dev examples to choose by.
+        is not trained, or together with options for files.
     """
     if not isinstance(task, FinetuneConfig | str):
         raise UserError(f"finetune takes a task or a FinetuneConfig first, not {task!r:.60}")
@@ -521,7 +521,7 @@ def prepared(
         unread=stored.unread,
         loss=loss,
         stored=stored,
-        sequences=data.train.features.compared,
+        sequences=data.train.features.per_example,
         factor=factor,
     )
     config = with_packing(config, data.train.features, programs, begun)
@@ -697,7 +697,7 @@ def _with_stratification(config: FinetuneConfig, recorded: Mapping[str, Any]) ->
 def _held_out(config: FinetuneConfig, data: TaskData) -> str:
     """Return a line about the training examples that have become the dev set."""
     examples, alike = data.evaluations["dev"].examples, ""
-    if getattr(examples, "classes", None) and getattr(config.data, "stratified", False):
+    if examples.classes and isinstance(config.data, DividedDataConfig) and config.data.stratified:
         alike = ", the same share of every class"
     dev = len(examples)
     return (

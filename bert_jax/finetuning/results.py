@@ -489,6 +489,7 @@ METRICS = {
     "choice": ("accuracy",),
     "text": ("accuracy", "micro_f1", "pearson"),
     "vectors": ("spearman", "mrr@10"),
+    "ranking": ("ndcg@10", "mrr@10"),
     "xnli": ("accuracy",),
     "ax": ("matthews",),
     "axb": ("matthews",),
@@ -598,27 +599,16 @@ def measured(directory: str) -> dict[str, dict[str, Any]]:
             continue
         results = read_object(file, "the same `bert-jax finetune` writes it again")
         try:
-            task, setting = results["task"], results["settings"][0]
-            cell: dict[str, Any] = {
-                name: 100 * float(value) for name, value in setting["mean"].items() if name in METRICS[task]
-            }
-            cell["standard_deviation"] = {
-                name: None if value is None else 100 * float(value)
-                for name, value in setting["standard_deviation"].items()
-                if name in cell
-            }
-            cell |= {
-                "runs": int(setting["runs"]),
-                "collapsed": setting["collapsed"],
-                "init_from": results["init_from"],
-                "random_weights": results["random_weights"],
-                "directory": os.fspath(file.parent),
-            }
+            together = results.get("tasks")  # over one encoder, each with results of its own
+            own = {file.parent: results}
+            if together is not None:
+                own = {file.parent / "tasks" / name: each for name, each in together.items()}
+            for where, each in own.items():
+                found.setdefault(each["task"], []).append(_measured(each, where))
         except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{file} is not the results.json of a fine-tuning run ({type(error).__name__}: {error!s:.100})"
             ) from None
-        found.setdefault(task, []).append(cell)
     if not found:
         raise UserError(f"{directory} holds no results.json, nor does a directory in it; bert-jax finetune writes them")
     rows: dict[str, dict[str, Any]] = {os.fspath(place): {}}
@@ -626,6 +616,24 @@ def measured(directory: str) -> dict[str, dict[str, Any]]:
         for cell in cells:
             rows.setdefault(cell["directory"] if cells[1:] else os.fspath(place), {})[task] = cell
     return {name: tasks for name, tasks in rows.items() if tasks}
+
+
+def _measured(results: dict[str, Any], directory: epath.Path) -> dict[str, Any]:
+    """Return the figures of the best setting of a task, from its results."""
+    setting, wanted = results["settings"][0], METRICS[results["task"]]
+    cell: dict[str, Any] = {name: 100 * float(value) for name, value in setting["mean"].items() if name in wanted}
+    cell["standard_deviation"] = {
+        name: None if value is None else 100 * float(value)
+        for name, value in setting["standard_deviation"].items()
+        if name in cell
+    }
+    return cell | {
+        "runs": int(setting["runs"]),
+        "collapsed": setting["collapsed"],
+        "init_from": results["init_from"],
+        "random_weights": results["random_weights"],
+        "directory": os.fspath(directory),
+    }
 
 
 def _names(directories: Sequence[str], places: list[str]) -> dict[str, str]:

@@ -145,8 +145,6 @@ def with_packing(
                 dataclasses.replace(config, packing=form, bucket_window=config.bucket_window or window),
                 features,
                 programs,
-                batch_size=config.batch_size,
-                seed=config.seed,
             ).positions()
             for form, window in WINDOWS.items()
         )
@@ -159,12 +157,10 @@ def several_vectors(features: Features) -> bool:
     return isinstance(features, TextFeatures) and not isinstance(features.form, SingleVector)
 
 
-def training_batches(
-    config: FinetuneConfig, features: Features, programs: Programs, *, batch_size: int, seed: int, epochs: int = 1
-) -> TrainingBatches:
-    """Return the batches of a run, in rows of their own or in shared ones; `with_packing` has decided which.
+def training_batches(config: FinetuneConfig, features: Features, programs: Programs) -> TrainingBatches:
+    """Return the batches of a run with these options (`Run.of`), in rows of their own or in shared ones.
 
-    `epochs` are those of the run, over a part of which vectors of words come to be kept sparse.
+    `with_packing` has decided which.
     """
     multiple = sharding.batch_parts(programs.mesh) * config.micro_batches
     shared = config.packing == "on"
@@ -174,11 +170,11 @@ def training_batches(
         kind = SharedGroupBatches if shared else GroupBatches
     else:
         kind = SharedRowBatches if shared else TrainingBatches
-    make = functools.partial(kind, features, batch_size, *((programs.longest_row,) if shared else ()))
+    make = functools.partial(kind, features, config.batch_size, *((programs.longest_row,) if shared else ()))
     if isinstance(config.options, VectorOptions) and isinstance(config.options.form, WordVector):
-        make = functools.partial(make, ramp_epochs=config.options.sparsity.ramp * epochs)
+        make = functools.partial(make, ramp_epochs=config.options.sparsity.ramp * config.epochs)
     assert config.bucket_window is not None, "with_packing comes first"
-    return make(window=config.bucket_window, seed=seed, multiple=multiple)
+    return make(window=config.bucket_window, seed=config.seed, multiple=multiple)
 
 
 def placed_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
@@ -539,7 +535,8 @@ class RunTask:
             scalars = [sharding.on_every_device(mesh, rates[step]), dropout_seed]
             if config.gradual_unfreezing:
                 scalars.append(sharding.on_every_device(mesh, np.int32(step // self._epoch)))
-            work = self.steps.work(batches.rows, batch["input_ids"].size, batches.text_lengths(step))
+            sequences, places = len(batches.indices(step)), batch["input_ids"].size
+            work = self.steps.work(sequences, places, batches.text_lengths(step))
             return Input((batch, *scalars), work)
 
         return ahead(made, self.end - begin, AHEAD)
@@ -678,7 +675,7 @@ def _train(
     dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
     events.start(begin, list(programs.mesh.devices.flat), resumed=restored is not None, run=run.name)
     features = tuning.data.train.features
-    batches = training_batches(config, features, programs, batch_size=run.batch_size, seed=run.seed, epochs=run.epochs)
+    batches = training_batches(run.of(config), features, programs)
     for note in batches.notes():
         say(note)
     total = run.epochs * batches.steps_per_epoch

@@ -60,7 +60,7 @@ from bert_jax.finetuning.run import (
 from bert_jax.formats.opening import place
 from bert_jax.formats.own import open_checkpoint
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.bert_parameters import TASK_PARTS
+from bert_jax.models.bert_parameters import TASK_PARTS, TOKEN_VECTORS
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.tasks.task_data import check_metrics
@@ -78,6 +78,8 @@ ALONE = {
 }
 """Options that only a task by itself has, and their usual values."""
 SPLITS = ("train", "dev", "test")
+OWN_PARTS = (*TASK_PARTS, TOKEN_VECTORS)
+"""Parts of the parameters that each task has for itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,8 +239,8 @@ class Member:
         def own(leaf: Any) -> Any:
             if not _is_parameters(leaf):
                 return leaf
-            shared = {part: each for part, each in leaf.items() if part in self.parts and part not in TASK_PARTS}
-            return shared | {part: leaf[part][self.name] for part in TASK_PARTS if self.name in leaf.get(part, {})}
+            shared = {part: each for part, each in leaf.items() if part in self.parts and part not in OWN_PARTS}
+            return shared | {part: leaf[part][self.name] for part in OWN_PARTS if self.name in leaf.get(part, {})}
 
         return jax.tree.map(own, state, is_leaf=_is_parameters)
 
@@ -248,15 +250,15 @@ class Member:
         def one(old: Any, new: Any) -> Any:
             if not _is_parameters(old):
                 return new
-            heads = {part: {**old.get(part, {}), self.name: new[part]} for part in TASK_PARTS if part in new}
-            return {**old, **{part: each for part, each in new.items() if part not in TASK_PARTS}, **heads}
+            heads = {part: {**old.get(part, {}), self.name: new[part]} for part in OWN_PARTS if part in new}
+            return {**old, **{part: each for part, each in new.items() if part not in OWN_PARTS}, **heads}
 
         return jax.tree.map(one, state, new, is_leaf=_is_parameters)
 
 
 def _is_parameters(leaf: Any) -> bool:
     """Return whether this is a tree with the parts of a model: parameters, or moments of them."""
-    return isinstance(leaf, dict) and bool({"embeddings", "encoder", *TASK_PARTS} & leaf.keys())
+    return isinstance(leaf, dict) and bool({"embeddings", "encoder", *OWN_PARTS} & leaf.keys())
 
 
 def joined(members: Sequence[Member], states: Sequence[TrainState]) -> TrainState:
@@ -268,7 +270,7 @@ def joined(members: Sequence[Member], states: Sequence[TrainState]) -> TrainStat
         found: dict[str, Any] = {}
         for member, tree in zip(members, trees, strict=True):
             for part, values in tree.items():
-                if part in TASK_PARTS:
+                if part in OWN_PARTS:
                     found.setdefault(part, {})[member.name] = values
                 else:
                     found.setdefault(part, values)
@@ -390,7 +392,7 @@ class TogetherTask:
             batch = placed_batch(batches.batch(own), mesh)
             places = batch["input_ids"].size
             self.steps.count(places)
-            work = self.steps.of[owner].work(batches.rows, places, batches.text_lengths(own))
+            work = self.steps.of[owner].work(len(batches.indices(own)), places, batches.text_lengths(own))
             return Input((owner, batch, sharding.on_every_device(mesh, rates[step]), dropout_seed), work)
 
         return ahead(made, self.end - begin, AHEAD)
@@ -501,7 +503,7 @@ def _prepared(name: str, task: Task, stored: StoredModel, mesh: Mesh, begun: Map
     if note:
         say(f"{name}: {note}")
     config, features = tuning.config, tuning.data.train.features
-    batches = training_batches(config, features, tuning.programs, batch_size=config.batch_size, seed=config.seed)
+    batches = training_batches(config, features, tuning.programs)
     return Member(name, tuning, batches, tuple(tuning.programs.abstract.params), task.factor)
 
 

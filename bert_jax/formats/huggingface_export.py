@@ -24,7 +24,7 @@ from bert_jax.formats import huggingface, safetensors_files
 from bert_jax.formats import huggingface as names
 from bert_jax.formats.model_types import MODEL_TYPES, obstacles, type_to_write
 from bert_jax.formats.model_types.definition import ModelType
-from bert_jax.formats.sentence_transformers import write_embedding
+from bert_jax.formats.sentence_transformers import class_of, write_embedding
 from bert_jax.formats.stored import Place, StoredModel
 from bert_jax.models.bert_parameters import TOKEN_VECTORS
 from bert_jax.progress import track
@@ -105,8 +105,8 @@ def _usage(stored: StoredModel, kind: ModelType, opener: str) -> str:
     ]
     python = "\n".join(lines)
     vectors = (
-        '\n\nVectors of texts are made by `bert_jax.load("PATH").embed(texts)`, and by `SentenceTransformer("PATH")'
-        ".encode(texts)` of sentence-transformers."
+        f'\n\nVectors of texts are made by `bert_jax.load("PATH").embed(texts)`, and by '
+        f'`{class_of(stored.embedding.form)}("PATH").encode(texts)` of sentence-transformers.'
     )
     decoder = (
         " The classes of transformers do without the enhanced mask decoder, through which this model learned to "

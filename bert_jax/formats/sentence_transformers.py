@@ -21,7 +21,7 @@ import safetensors.numpy
 from etils import epath
 
 from bert_jax.config import EmbeddingConfig
-from bert_jax.config.heads import Pooling, SingleVector, TokenVectors, WordVector
+from bert_jax.config.heads import Pooling, SingleVector, TextVectors, TokenVectors, WordVector
 from bert_jax.config.options import from_dict
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
@@ -271,8 +271,17 @@ def _max_length(settings: dict[str, Any], directory: epath.Path, positions: int)
 
 BASE, SPARSE = "sentence_transformers.models", "sentence_transformers.sparse_encoder.models"
 MASK = "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask"
-CLASSES = {"words": "SparseEncoder", "tokens": "MultiVectorEncoder"}
-"""Form of the vectors → their class for it; a SentenceTransformer needs no name."""
+
+
+def class_of(form: TextVectors) -> str:
+    """Return the name of their class whose vectors have this form."""
+    match form:
+        case SingleVector():
+            return "SentenceTransformer"
+        case TokenVectors():
+            return "MultiVectorEncoder"
+        case WordVector():
+            return "SparseEncoder"
 
 
 def write_embedding(
@@ -302,7 +311,7 @@ def write_embedding(
             "prompts": prompts,
             "default_prompt_name": None,
             "similarity_fn_name": similarity,
-            **({"model_type": CLASSES[form.name]} if form.name in CLASSES else {}),
+            **({} if isinstance(form, SingleVector) else {"model_type": class_of(form)}),
         },
         **{
             f"{entry['path']}/{CONFIG}": values

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from bert_jax.checkpoints.record import fingerprint, leaf_paths
 from bert_jax.config import AttentionConfig, ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig
-from bert_jax.config.heads import Combination, Pooling, SingleVector, TokenVectors, WordVector
+from bert_jax.config.heads import Combination, FormName, Pooling, SingleVector, TokenVectors
 from bert_jax.config.options import to_dict
 from bert_jax.data.sequences import Batch, Features
 from bert_jax.devices.compilation import use_compilation_cache
@@ -316,15 +316,9 @@ class PretrainedModel:
             write_bert_jax(as_stored(self, params), directory, by="model.save")
 
     @property
-    def vector_form(self) -> Literal["single", "tokens", "words"]:
+    def vector_form(self) -> FormName:
         """Form of the vectors of `embed`: one for each text, one for each token, or a weight for each word."""
-        match self.embedding.form:
-            case TokenVectors():
-                return "tokens"
-            case WordVector():
-                return "words"
-            case SingleVector():
-                return "single"
+        return self.embedding.form.name
 
     @property
     def fingerprint(self) -> str:

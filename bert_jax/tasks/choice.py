@@ -214,7 +214,7 @@ FILES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Examples:
+class Examples(readers.DividedExamples):
     """The questions of one split; `labels` is empty because choices have no names."""
 
     task: str

@@ -39,7 +39,7 @@ _WORDS, _TAGS = ("tokens", "words"), ("ner", "tags", "ner_tags")
 
 
 @dataclasses.dataclass(frozen=True)
-class Examples:
+class Examples(readers.DividedExamples):
     """The sentences of one split; their tags are in IOB2."""
 
     sentences: tuple[Sentence, ...]

@@ -30,7 +30,6 @@ from bert_jax.tokenization.tokenizer import Tokenizer, join, sequence_length
 
 QUERY = ("query", "anchor", "question", "sentence1")
 DOCUMENT = ("documents", "document", "positive", "passage", "answer", "sentence2")
-NEGATIVE = "negative"
 LABEL = ("labels", "label", "grade", "score", "scores")
 GROUP = ("query_id", "query-id", "qid")
 MOST = 1000  # documents of a training query, whose pairs are compared
@@ -38,8 +37,6 @@ MOST = 1000  # documents of a training query, whose pairs are compared
 MEASURES = ("ndcg@10", "mrr@10", "map@100", "recall@100")
 """What tables show."""
 TITLES = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "recall": "recall", "precision": "precision"}
-FUSION_CONSTANT = 60
-"""The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher 2009)."""
 
 
 def title(measure: str) -> str:
@@ -108,31 +105,12 @@ def evaluated(
     return {measure: math.fsum(row[measure] for row in rows) / len(rows) for measure in measures}
 
 
-def fused(rankings: Iterable[np.ndarray], most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return documents and scores of several rankings by reciprocal rank fusion, the best first.
-
-    Args:
-      rankings: int arrays of documents, the best first.
-      most: number of documents to return.
-
-    Returns:
-      The documents, int64, and their scores, float64: the sum of 1 / (60 + rank) over the rankings. Of equal ones the
-      lowest document comes first.
-    """
-    scores: dict[int, float] = {}
-    for ranking in rankings:
-        for rank, document in enumerate(ranking.tolist(), 1):
-            scores[document] = scores.get(document, 0.0) + 1 / (FUSION_CONSTANT + rank)
-    best = sorted(scores.items(), key=lambda found: (-found[1], found[0]))[:most]
-    return np.array([each for each, _ in best], np.int64), np.array([score for _, score in best], np.float64)
-
-
 METRICS = ("ndcg@10", "mrr@10", "map")
 """Measures of the documents of each query in the order of a model, the main one first."""
 
 
 @dataclasses.dataclass(frozen=True)
-class RankingExamples:
+class RankingExamples(readers.DividedExamples):
     """E queries of one split, each with its documents."""
 
     task: str
@@ -160,6 +138,10 @@ class RankingExamples:
         }
         grades = self.grades and [self.grades[number] for number in numbers]
         return dataclasses.replace(self, **columns, grades=grades)
+
+    @property
+    def pairs(self) -> bool:
+        return True
 
     def judged(self) -> Self:
         """Return training examples as those of dev; a UserError if they have grades that cannot be measured by."""
@@ -206,26 +188,12 @@ class _Columns:
     @classmethod
     def of(cls, where: str, values: Mapping[str, Any], data: RankingDataConfig) -> "_Columns":
         """Return those that the options name, or of the usual names those that the first row has."""
-
-        def found(asked: str, usual: tuple[str, ...], option: str, needed: bool = False) -> str | None:
-            name = readers.column(values, asked, usual)
-            if name is None and (needed or asked):
-                raise UserError(readers.no_column(where, values, asked, usual, option))
-            return name
-
-        query = found(data.query_column, QUERY, "query_column", needed=True)
-        document = found(data.document_column, DOCUMENT, "document_column", needed=True)
-        assert query is not None and document is not None
-        asked = [name.strip() for name in data.negative_columns.split(",") if name.strip()]
-        negatives = [found(name, (), "negative_columns") or name for name in asked]
-        if not asked:
-            negatives = [name for name in values if str(name).startswith(NEGATIVE)]
         return cls(
-            query,
-            document,
-            tuple(negatives),
-            found(data.label_column, LABEL, "label_column"),
-            found(data.group_column, GROUP, "group_column"),
+            readers.need_column(where, values, data.query_column, QUERY, "query_column"),
+            readers.need_column(where, values, data.document_column, DOCUMENT, "document_column"),
+            tuple(readers.negative_columns(where, values, data.negative_columns)),
+            readers.asked_column(where, values, data.label_column, LABEL, "label_column"),
+            readers.asked_column(where, values, data.group_column, GROUP, "group_column"),
         )
 
     def row(self, where: str, values: Mapping[str, Any], teacher: bool) -> _Row:
@@ -269,14 +237,9 @@ class _Columns:
         return grades
 
 
-def file_names(split: str) -> tuple[str, ...]:
-    """Return the names that the file of a split may have below --data.dir."""
-    return tuple(f"{split}{suffix}" for suffix in readers.TABLE_ENDINGS)
-
-
 def splits(task: str, data: RankingDataConfig) -> tuple[str, ...]:
     """Return those of train, dev and test that the data has."""
-    return readers.file_splits(data, {split: file_names(split) for split in ("train", "dev", "test")})
+    return readers.table_splits(data)
 
 
 def load(
@@ -297,9 +260,9 @@ def load(
         of dev or test no whole one; some documents have grades and others have none. Names file and line.
     """
     rows, columns = [], None
-    for where, values in _rows(data, split, given):
+    for where, values in readers.own_rows(data, split, given, _columns_of_row, data.query_column):
         columns = columns or _Columns.of(where, values, data)
-        watched = [name for name in values if str(name).startswith(NEGATIVE) and name not in columns.negatives]
+        watched = [name for name in values if str(name).startswith(readers.NEGATIVE) and name not in columns.negatives]
         if not data.negative_columns:
             readers.check_absent(where, values, (*watched, *(() if columns.label else LABEL)))
         rows.append(columns.row(where, values, teacher=split != "train"))
@@ -310,7 +273,7 @@ def load(
     if bare is not None and (graded is not None or split != "test"):
         raise UserError(
             f"{bare}: the grade is missing; give a column {' or '.join(LABEL)}, or of documents that do not answer the "
-            f"query {NEGATIVE}_1, {NEGATIVE}_2 and so on, which `bert-jax mine` finds"
+            f"query {readers.NEGATIVE}_1, {readers.NEGATIVE}_2 and so on, which `bert-jax mine` finds"
         )
     if split != "train" and graded is not None:
         _check_grades((row.where, row.grades or ()) for row in rows)
@@ -336,14 +299,6 @@ def _check_grades(rows: Iterable[tuple[str, Sequence[float]]]) -> None:
         )
 
 
-def _rows(data: RankingDataConfig, split: str, given: readers.Given | None) -> readers.Rows:
-    """Return the rows of a split."""
-    if (found := readers.rows_of(data, split, given, _columns_of_row)) is not None:
-        return found[1]
-    file = readers.find_file(data, split, file_names(split))
-    return readers.table_rows(file, has_header=not data.query_column.isdecimal())
-
-
 def _columns_of_row(where: str, row: Any) -> dict[str, Any]:
     """Return the values of a row without names."""
     if isinstance(row, list) and len(row) > 1 and isinstance(row[0], str):
@@ -352,7 +307,7 @@ def _columns_of_row(where: str, row: Any) -> dict[str, Any]:
             return {QUERY[0]: query, DOCUMENT[1]: document} | dict(zip(LABEL, more, strict=False))
         if all(isinstance(each, str) for each in row):
             return {QUERY[0]: query, DOCUMENT[1]: document} | {
-                f"{NEGATIVE}_{n}": each for n, each in enumerate(more, 1)
+                f"{readers.NEGATIVE}_{n}": each for n, each in enumerate(more, 1)
             }
     raise UserError(
         f"{where} is {row!r:.80}; expected (query, [document, …], [grade, …]), (query, document, grade) or (query, "

@@ -20,7 +20,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from absl import logging
@@ -105,6 +105,52 @@ def column(values: Mapping[str, Any], asked: str, usual: Sequence[str]) -> str |
     """Return the column of a row that is asked for or, if none is, the first that has a usual name; None without it."""
     spelled = {composed_form(str(name)): name for name in values}
     return next((spelled[name] for name in ((composed_form(asked),) if asked else usual) if name in spelled), None)
+
+
+class DividedExamples:
+    """Common part of the examples of a split, some of which may be held out (see `task_data.Examples`)."""
+
+    @property
+    def classes(self) -> list[str] | None:
+        """The class of each example; None if it has another number of them than one."""
+        return None
+
+    @property
+    def pairs(self) -> bool | None:
+        """Whether all are pairs of texts; None if they are not only texts."""
+        return None
+
+    def judged(self) -> Self:
+        """Return training examples as those of dev; a UserError if these cannot be measured."""
+        return self
+
+
+def asked_column(where: str, values: Mapping[str, Any], asked: str, usual: Sequence[str], option: str) -> str | None:
+    """Return what `column` does; a UserError if one is asked for that is not there. `option` of `data` names it."""
+    name = column(values, asked, usual)
+    if name is None and asked:
+        raise UserError(no_column(where, values, asked, usual, option))
+    return name
+
+
+def need_column(where: str, values: Mapping[str, Any], asked: str, usual: Sequence[str], option: str) -> str:
+    """Return what `column` does; a UserError if there is none. `option` of `data` names it."""
+    name = column(values, asked, usual)
+    if name is None:
+        raise UserError(no_column(where, values, asked, usual, option))
+    return name
+
+
+NEGATIVE = "negative"
+"""Beginning of the usual names of columns with texts that do not belong to a query, as `bert-jax mine` writes them."""
+
+
+def negative_columns(where: str, values: Mapping[str, Any], asked: str) -> list[str]:
+    """Return the columns of such texts: those `asked` for, separated by commas, or else all with usual names."""
+    names = [name.strip() for name in asked.split(",") if name.strip()]
+    if names:
+        return [need_column(where, values, name, (), "negative_columns") for name in names]
+    return [name for name in values if str(name).startswith(NEGATIVE)]
 
 
 def no_column(where: str, values: Mapping[str, Any], asked: str, usual: Sequence[str], option: str) -> str:
@@ -223,6 +269,7 @@ def _plain(feature: Any, value: Any) -> Any:
 ROW_ENDINGS = (".jsonl", *datasets.ENDINGS)
 """How the names of files end that hold rows with names of columns, in every task."""
 TABLE_ENDINGS = (".tsv", ".csv", *ROW_ENDINGS)
+
 """The same in tasks whose columns have names of the user's own."""
 
 
@@ -263,6 +310,28 @@ def file_rows(file: epath.Path) -> Rows:
     if file.suffix == ".jsonl":
         return ((f"{file}, line {number}", value) for number, value in json_lines(read_text(file), file))
     return ((f"{file}, row {number}", row) for number, row in enumerate(datasets.arrow_rows(str(file))))
+
+
+def table_names(split: str) -> tuple[str, ...]:
+    """Return the names that a file of TABLE_ENDINGS with a split may have below --data.dir."""
+    return tuple(f"{split}{ending}" for ending in TABLE_ENDINGS)
+
+
+def table_splits(data: DataSourceConfig) -> tuple[str, ...]:
+    """Return those of train, dev and test that the data has, in files of these names or elsewhere."""
+    return file_splits(data, {split: table_names(split) for split in ("train", "dev", "test")})
+
+
+def own_rows(data: DataSourceConfig, split: str, given: Given | None, columns: AsColumns, first: str) -> Rows:
+    """Return the rows of a split in memory, of a data set, or in a file of TABLE_ENDINGS.
+
+    Args:
+      given: as for `rows_of`, as `columns` is.
+      first: the option that names a column; TSV and CSV have no line of names if it is a number.
+    """
+    if (found := rows_of(data, split, given, columns)) is not None:
+        return found[1]
+    return table_rows(find_file(data, split, table_names(split)), has_header=not first.isdecimal())
 
 
 def table_rows(file: epath.Path, *, has_header: bool, others: str = "") -> Rows:
@@ -527,9 +596,7 @@ def weight_of(where: str, values: Mapping[str, Any], weight_column: str) -> floa
     """
     if not weight_column:
         return 1.0
-    name = column(values, weight_column, ())
-    if name is None:
-        raise UserError(no_column(where, values, weight_column, (), "weight_column"))
+    name = need_column(where, values, weight_column, (), "weight_column")
     value = values[name]
     try:
         weight = math.nan if value is None or isinstance(value, bool) else float(value)

@@ -38,7 +38,7 @@ class Record(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentences:
+class Sentences(readers.DividedExamples):
     """E examples of one split."""
 
     task: str
@@ -64,8 +64,11 @@ class Sentences:
         return list(zip(self.first, self.second or [None] * len(self), strict=True))
 
     @property
+    def pairs(self) -> bool:
+        return self.second is not None
+
+    @property
     def classes(self) -> list[str] | None:
-        """The class of each example; None if it has another number of them than one."""
         if self.answers is None or not self.labels or self.several:
             return None
         return [self.labels[answer] for answer in self.answers]

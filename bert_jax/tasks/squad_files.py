@@ -252,7 +252,7 @@ class Question:
 
 
 @dataclasses.dataclass(frozen=True)
-class Examples:
+class Examples(readers.DividedExamples):
     """The questions of one split. `labels` is empty because the answers are spans."""
 
     task: str

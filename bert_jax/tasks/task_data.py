@@ -38,14 +38,12 @@ from bert_jax.errors import UserError
 from bert_jax.randomness import Stream, bits, permute
 from bert_jax.tasks import choice, ner, readers, sentences, squad
 from bert_jax.tasks.conll import Sentence
-from bert_jax.tasks.ranking import RankingExamples
 from bert_jax.tasks.sentences import SentenceFeatures, Sentences
-from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 class Examples(Protocol):
-    """The examples of a split, of a type of each family."""
+    """The examples of a split, of a type of each family; what has no docstring here is in `readers.DividedExamples`."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -64,6 +62,14 @@ class Examples(Protocol):
     def together(self) -> Sequence[Hashable]:
         """What each example is a part of, such as its article: those with the same are held out together."""
         ...
+
+    @property
+    def classes(self) -> list[str] | None: ...
+
+    @property
+    def pairs(self) -> bool | None: ...
+
+    def judged(self) -> Self: ...
 
     def chosen(self, numbers: np.ndarray) -> Self:
         """Return those of the examples that have these numbers."""
@@ -368,10 +374,7 @@ class TaskData:
     @property
     def pairs(self) -> bool | None:
         """Whether the examples, and so the model's inputs, are pairs of texts; None if they are not only texts."""
-        examples = self.train.examples
-        if isinstance(examples, RankingExamples):
-            return True
-        return examples.second is not None if isinstance(examples, Sentences) else None
+        return self.train.examples.pairs
 
     @property
     def truncated(self) -> dict[str, float]:
@@ -499,7 +502,7 @@ def read_task(
 
     if share:
         out = held_out(clean, share, data.stratified is not False)
-        evaluations["dev"] = split(_to_judge(clean.chosen(np.flatnonzero(out))))
+        evaluations["dev"] = split(clean.chosen(np.flatnonzero(out)).judged())
         clean = clean.chosen(np.flatnonzero(~out))
     train = split(noisy_examples(clean, config.noise))
     _check_train(config, model, train)
@@ -512,7 +515,7 @@ def read_task(
     task = TaskData(config.task, family, head, train, evaluations, tests, held_out=share)
     if not config.folds:
         return task
-    judged = _to_judge(clean)
+    judged = clean.judged()
     scored = train if judged is train.examples else split(judged)
     _check_answers(judged)
     return dataclasses.replace(task, parts=folds(clean, config.folds), clean=scored, as_split=split)
@@ -614,7 +617,7 @@ def _groups(examples: Examples, stratified: bool) -> list[list[Hashable]]:
     Which order depends on the examples alone, and the classes are in the order of their names. Where an example has not
     one class, all are in one group.
     """
-    classes = getattr(examples, "classes", None) if stratified else None
+    classes = examples.classes if stratified else None
     first: dict[Hashable, str] = {}
     for each, name in zip(examples.together, classes or [""] * len(examples), strict=True):
         first.setdefault(each, name)
@@ -624,15 +627,10 @@ def _groups(examples: Examples, stratified: bool) -> list[list[Hashable]]:
     return list(groups.values())
 
 
-def _to_judge(examples: Any) -> Any:
-    """Return training examples as those of dev; a UserError if these cannot be measured."""
-    return examples.judged() if isinstance(examples, VectorExamples | RankingExamples) else examples
-
-
-def _check_texts(train: Any, other: Any, split: str) -> None:
+def _check_texts(train: Examples, other: Examples, split: str) -> None:
     """Raise a UserError about a split of pairs beside single texts to train on, and the reverse."""
-    if isinstance(train, Sentences) and (train.second is None) != (other.second is None):
-        taught, seen = ("single texts", "pairs") if train.second is None else ("pairs of texts", "single texts")
+    if train.pairs != other.pairs:
+        taught, seen = ("pairs of texts", "single texts") if train.pairs else ("single texts", "pairs")
         raise UserError(
             f"the training examples are {taught}, and those of {split} are {seen}; give the same columns everywhere "
             "(from Python text_column=…, pair_column=…; --data.text_column, --data.pair_column)"

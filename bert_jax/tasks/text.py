@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 def file_names(split: str) -> tuple[str, ...]:
     """Return the names that the file (or directory) of a split may have below --data.dir."""
-    return (*(f"{split}{suffix}" for suffix in readers.TABLE_ENDINGS), split)
+    return (*readers.table_names(split), split)
 
 
 def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Record]:
@@ -51,6 +51,11 @@ def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Rec
             raise UserError(
                 f"{file} is a directory for each class, in which a text has one label; give a file of JSON lines with "
                 "a list of labels for data.several_labels=True"
+            )
+        if column := data.weighed_by(split):
+            raise UserError(
+                f"{file} is a directory of texts without columns, so there is none of data.weight_column={column}; "
+                "give a file, or leave the option out"
             )
         return _read_directory(file)
     rows = readers.table_rows(

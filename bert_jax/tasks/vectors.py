@@ -23,7 +23,6 @@ from bert_jax.tokenization.tokenizer import Tokenizer, join
 
 ANCHOR = ("anchor", "query", "question", "sentence1", "sentence", "text")
 POSITIVE = ("positive", "answer", "document", "passage", "sentence2", "text_pair")
-NEGATIVE = "negative"
 SCORE = ("score", "similarity", "label")
 _BLOCK = 1024  # anchors that are compared with all positives at once
 DEPTH = 10  # places in which a positive counts as found
@@ -33,7 +32,7 @@ METRICS = ("spearman", "pearson"), (f"mrr@{DEPTH}", "accuracy@1")
 
 
 @dataclasses.dataclass(frozen=True)
-class VectorExamples:
+class VectorExamples(readers.DividedExamples):
     """E examples of one split."""
 
     task: str
@@ -89,43 +88,29 @@ class _Columns:
     @classmethod
     def of(cls, where: str, values: Mapping[str, Any], data: VectorDataConfig, split: str) -> "_Columns":
         """Return those that the options name, or of the usual names those that the first example has."""
-
-        def found(asked: str, usual: tuple[str, ...], option: str, needed: bool) -> str | None:
-            name = readers.column(values, asked, usual)
-            if name is None and (needed or asked):
-                raise UserError(readers.no_column(where, values, asked, usual, option))
-            return name
-
-        anchor = found(data.anchor_column, ANCHOR, "anchor_column", True)
-        positive = found(data.positive_column, POSITIVE, "positive_column", split != "train")
-        asked = [name.strip() for name in data.negative_columns.split(",") if name.strip()]
-        negatives = [found(name, (), "negative_columns", True) for name in asked]
-        if not asked:
-            negatives = [name for name in values if str(name).startswith(NEGATIVE)]
+        anchor = readers.need_column(where, values, data.anchor_column, ANCHOR, "anchor_column")
+        second = readers.asked_column if split == "train" else readers.need_column
+        positive = second(where, values, data.positive_column, POSITIVE, "positive_column")
+        negatives = readers.negative_columns(where, values, data.negative_columns)
         if negatives and positive is None:
             raise UserError(
                 f"{where}: a {negatives[0]!r} but no column {' or '.join(POSITIVE)}; name one with "
                 "--data.positive_column"
             )
-        score = found(data.score_column, SCORE, "score_column", False)
-        return cls(tuple(name for name in (anchor, positive, *negatives) if name is not None), score)
+        score = readers.asked_column(where, values, data.score_column, SCORE, "score_column")
+        return cls((anchor, *([] if positive is None else [positive]), *negatives), score)
 
     def check_late(self, where: str, values: Mapping[str, Any], data: VectorDataConfig) -> None:
         """Raise a UserError about a column that the first example lacks, which would be lost silently."""
         watched = [*(POSITIVE if len(self.texts) == 1 else ()), *(() if self.score else SCORE)]
         if not data.negative_columns:
-            watched += [name for name in values if str(name).startswith(NEGATIVE) and name not in self.texts]
+            watched += [name for name in values if str(name).startswith(readers.NEGATIVE) and name not in self.texts]
         readers.check_absent(where, values, watched)
-
-
-def file_names(split: str) -> tuple[str, ...]:
-    """Return the names that the file of a split may have below --data.dir."""
-    return tuple(f"{split}{suffix}" for suffix in readers.TABLE_ENDINGS)
 
 
 def splits(task: str, data: VectorDataConfig) -> tuple[str, ...]:
     """Return those of train, dev and test that the data has."""
-    return readers.file_splits(data, {split: file_names(split) for split in ("train", "dev", "test")})
+    return readers.table_splits(data)
 
 
 def load(
@@ -168,7 +153,7 @@ def _read(
     """Return texts, scores (if there are any) and place of every example of a source."""
     texts, scores, wheres = [], [], []
     columns, keys = None, set()
-    for where, values in _rows(data, split, given):
+    for where, values in readers.own_rows(data, split, given, _columns_of_row, data.anchor_column):
         if columns is None:
             columns, keys = _Columns.of(where, values, data, split), set(values)
         elif not values.keys() <= keys:
@@ -195,14 +180,6 @@ def _check_alike(texts: list[list[str]], scores: list[float | list[float]], wher
             f"the file of {wheres[0]} or another one has scores and others have none; files that are trained on "
             "together have the same columns"
         )
-
-
-def _rows(data: VectorDataConfig, split: str, given: readers.Given | None) -> readers.Rows:
-    """Return the rows of a split."""
-    if (found := readers.rows_of(data, split, given, _columns_of_row)) is not None:
-        return found[1]
-    file = readers.find_file(data, split, file_names(split))
-    return readers.table_rows(file, has_header=not data.anchor_column.isdecimal())
 
 
 def _columns_of_row(where: str, row: Any) -> dict[str, Any]:
@@ -276,7 +253,7 @@ def features(examples: VectorExamples, tokenizer: Tokenizer, options: VectorOpti
         types,
         None if scores is None else scores.astype(np.float32),
         np.arange(len(examples), dtype=np.int32),
-        max(options.max_length, getattr(options.form, "query_length", 0)),
+        max(options.max_length, options.form.query_length if isinstance(options.form, TokenVectors) else 0),
         uncut=Uncut(lengths, options.max_length, "texts"),
         marks=marks[0] if marks else None,
         numbers=np.array([[numbers[text] for text in column] for column in columns], np.int32).T.copy(),

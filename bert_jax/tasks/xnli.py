@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import numpy as np
 from absl import logging
-from etils import epath
 
 from bert_jax.config import HeadConfig
 from bert_jax.config.tasks import XNLI_LANGUAGES, XnliDataConfig
@@ -87,7 +86,11 @@ def load(
             f"{task} has the classes {', '.join(LABELS)}, but the model has {', '.join(labels) or 'none'}; fine-tune "
             f"it on {task} or mnli first"
         )
-    pairs = [pair for where, row, language in _rows(data, split, given) for pair in _pairs(where, row, language, split)]
+    pairs = [
+        (name, record._replace(weight=readers.weight_of(where, row, data.weighed_by(split))))
+        for where, row, language in _rows(data, split, given)
+        for name, record in _pairs(where, row, language, split)
+    ]
     source = data.named or getattr(data, split, "") or data.dir or split
     if split == "train":
         pairs = _complete(source, pairs)
@@ -117,11 +120,7 @@ def _rows(
         return
     for language in data.trained if split == "train" and not data.train else ("",):
         file = readers.find_file(data, split, _file_names(split, language))
-        yield from ((where, row, language) for where, row in _file_rows(file))
-
-
-def _file_rows(file: epath.Path) -> readers.Rows:
-    return readers.table_rows(file, has_header=True)
+        yield from ((where, row, language) for where, row in readers.table_rows(file, has_header=True))
 
 
 def _without_names(where: str, row: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from small_pretraining import DOES_NOT_FIT, full_device
 from bert_jax import cli, load
 from bert_jax.config.commands import FinetuneBenchConfig, LoadBenchConfig
 from bert_jax.config.finetuning import LoraConfig, task_defaults
+from bert_jax.config.heads import SingleVector, TokenVectors
 from bert_jax.config.tasks import SentenceOptions, TextDataConfig, VectorDataConfig, VectorOptions
 from bert_jax.config.vectors import Angle, Cosent, InfoNce
 from bert_jax.errors import UserError
@@ -106,6 +107,9 @@ def test_sentence_transformers_does_the_work_of_ours():
         finetuning._check_measurable(dataclasses.replace(ours, **changed))
         with pytest.raises(UserError, match=f"^{said} is no part of those of --peer=torch; leave it out"):
             finetuning._check_measurable(dataclasses.replace(ours, peer="torch", **changed))
+    finetuning._need_single(dataclasses.replace(ours, options=VectorOptions(form=SingleVector())))
+    with pytest.raises(UserError, match="options.form.name=tokens: only single vectors are measured"):
+        finetuning._need_single(dataclasses.replace(ours, options=VectorOptions(form=TokenVectors())))
 
 
 @pytest.mark.parametrize(

@@ -422,7 +422,7 @@ def test_shared_rows_are_as_long_as_model_and_teacher_can_read():
             params = jax.device_put(random_params(network), sharding.replicated(mesh))
             teacher = Teacher(network, params, "fingerprint")
         programs = make_programs(config, model, head, mesh, teacher=teacher)
-        found.append(training_batches(config, features, programs, batch_size=8, seed=0).length)
+        found.append(training_batches(config, features, programs).length)
     assert found == [18, 18, 12]
 
 
@@ -439,7 +439,7 @@ def test_sequences_share_rows_where_that_saves_places():
         ids = [np.ones(length, np.int32) for length in lengths]
         features = Features(ids, ids, np.zeros(len(ids), np.int32), np.arange(len(ids)), 12)
         found = with_packing(dataclasses.replace(config, **options), features, programs, recorded)
-        batches = training_batches(found, features, programs, batch_size=8, seed=0)
+        batches = training_batches(found, features, programs)
         held = sum(batches.batch(step)["input_ids"].size for step in range(batches.steps_per_epoch))
         assert batches.positions() == held
         return found.packing, found.bucket_window

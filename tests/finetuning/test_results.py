@@ -24,7 +24,7 @@ from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig, ScheduleConf
 from bert_jax.config.finetuning import FinetuneConfig, PredictConfig, task_defaults
 from bert_jax.config.options import from_record, to_dict
 from bert_jax.config.pretraining import NoiseConfig
-from bert_jax.config.tasks import SentenceOptions, SquadOptions, TextDataConfig
+from bert_jax.config.tasks import TASKS, SentenceOptions, SquadOptions, TextDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
@@ -370,6 +370,21 @@ def test_table_of_results_beside_the_papers(tmp_path, capsys):
     (tmp_path / "ours" / "sst2" / "results.json").write_text("{")
     assert status("results", tmp_path / "ours") == 2
     assert status("results", tmp_path / "out") == 2
+
+
+def test_tasks_over_one_encoder_have_a_column_each(tmp_path, capsys):
+    setting = {"mean": {"accuracy": 0.5, "f1": 0.25}, "standard_deviation": {}, "runs": 1, "collapsed": 0}
+    own = {"init_from": "x", "random_weights": False, "settings": [setting]}
+    tasks = {"topic": {"task": "text", **own}, "place": {"task": "ner", **own}}
+    (tmp_path / "results.json").write_text(json.dumps({"tasks": tasks, "temperature": 1.0}))
+    succeed("results", str(tmp_path))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| model |  | ner (f1) | text (accuracy/micro_f1/pearson) |"
+    assert lines[2].endswith("| measured, dev | 25.0 | accuracy 50.0 |")
+
+
+def test_every_task_has_a_column():
+    assert set(METRICS) == set(TASKS)
 
 
 def test_results_of_one_task_have_a_row_each(tmp_path, capsys):

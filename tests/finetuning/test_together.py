@@ -40,7 +40,8 @@ def states(*names):
 
     def state(place):
         params = {
-            part: {"kernel": np.full(2, 10 * place + at)} for at, part in enumerate(("encoder", "pooler", "head"))
+            part: {"kernel": np.full(2, 10 * place + at)}
+            for at, part in enumerate(("encoder", "pooler", "head", "token_vectors"))
         }
         if place:
             del params["pooler"]
@@ -63,8 +64,9 @@ def test_a_step_of_a_task_leaves_the_heads_of_others_alone():
 
     members = [member(name, state, step) for name, state in parts.items()]
     state = joined(members, list(parts.values()))
-    assert set(state.params) == {"encoder", "pooler", "head"} and set(state.params["head"]) == {"one", "two"}
-    assert set(members[1].view(state).params) == {"encoder", "head"}
+    assert set(state.params) == {"encoder", "pooler", "head", "token_vectors"}
+    assert set(state.params["head"]) == set(state.params["token_vectors"]) == {"one", "two"}
+    assert set(members[1].view(state).params) == {"encoder", "head", "token_vectors"}
     assert jax.tree.structure(members[0].view(state)) == jax.tree.structure(parts["one"])
     new, values = SwitchedProgram(members)(state, 1, 100)
     assert "accuracy" not in values and new.step == 100 and new.optimizer_state[0]["count"] == 100
@@ -72,6 +74,7 @@ def test_a_step_of_a_task_leaves_the_heads_of_others_alone():
         assert tree["encoder"]["kernel"].tolist() == [100, 100], "that of the first task, which both have"
         assert tree["pooler"]["kernel"].tolist() == [1, 1] and tree["head"]["one"]["kernel"].tolist() == [2, 2]
         assert tree["head"]["two"]["kernel"].tolist() == [112, 112]
+        assert tree["token_vectors"]["one"]["kernel"].tolist() == [3, 3], "whose size may be another"
 
 
 ROWS = [("a", "x"), ("b", "y")]

@@ -8,6 +8,7 @@ from oracles import make_ranking_oracle
 
 from bert_jax.errors import UserError
 from bert_jax.tasks import ranking
+from bert_jax.tools.search.search import hybrid
 
 
 def test_measures_are_those_of_trec_eval():
@@ -31,6 +32,7 @@ def test_a_judged_query_for_which_nothing_was_found_counts_0():
 
 
 def test_reciprocal_rank_fusion():
-    documents, scores = ranking.fused([np.array([7, 3, 9]), np.array([3, 8])], 3)
+    found = [(np.ones(len(numbers)), np.array(numbers)) for numbers in ([7, 3, 9], [3, 8])]
+    scores, documents = hybrid(found, 3)
     assert documents.tolist() == [3, 7, 8]
     np.testing.assert_allclose(scores, [1 / 62 + 1 / 61, 1 / 61, 1 / 62], rtol=1e-15)

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.config.tasks import TaskDataConfig
+from bert_jax.config.tasks import DataSourceConfig, TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks import superglue
 from bert_jax.tasks.task_data import family_of
@@ -259,7 +259,7 @@ def test_ax_b_is_read_from_its_own_file_for_models_of_rte(tmp_path):
     (tmp_path / "AX-b/AX-b.jsonl").write_text(
         f"{json.dumps(row)}\n{json.dumps(row | {'idx': 5, 'label': 'entailment'})}\n"
     )
-    data = TaskDataConfig(dir=str(tmp_path))
+    data = DataSourceConfig(dir=str(tmp_path))
     assert superglue.splits("axb", data) == ("test",)
     examples = superglue.load("axb", data, "test", RTE_LABELS[::-1])  # the order of the model's outputs
     assert (examples.first[0], examples.second[0], examples.answers.tolist()) == ("A cat sat.", "It sat.", [0, 1])
@@ -279,7 +279,7 @@ def axg(directory, *rows):
         for number, row in enumerate(rows)
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in pairs))
-    return superglue.load("axg", TaskDataConfig(dir=str(directory)), "test")
+    return superglue.load("axg", DataSourceConfig(dir=str(directory)), "test")
 
 
 def test_ax_g_counts_the_pairs_that_are_judged_alike(tmp_path):

@@ -489,6 +489,7 @@ def test_weights_of_every_task(tmp_path):
         "squad_v1": {"question": "a", "context": "a " * 300, "answers": {"text": ["a"], "answer_start": [0]}},
         "boolq": {"passage": "a", "question": "a", "label": True, "idx": 0},
         "copa": {"premise": "a", "choice1": "a", "choice2": "b", "question": "cause", "label": 0, "idx": 0},
+        "xnli": {"sentence1": "a", "sentence2": "a", "gold_label": "neutral", "language": "en"},
     }
     for task, row in rows.items():
         config, family = task_defaults(task), task_data.family_of(task)
@@ -502,6 +503,8 @@ def test_weights_of_every_task(tmp_path):
             family.load(task, data, "train", None, {"train": [row]})
     with pytest.raises(UserError, match="data.weight_column=w names a column of sentences, but a file of CoNLL has"):
         task_data.family_of("ner").load("ner", TaggingDataConfig(train="a.txt", weight_column="w"), "train")
+    with pytest.raises(UserError, match="is a directory of texts without columns, so there is none of data.weight_co"):
+        text.load("text", TextDataConfig(train=str(tmp_path), weight_column="w"), "train")
 
 
 def weighted(rows, split="train", **options):

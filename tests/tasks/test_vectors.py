@@ -595,6 +595,8 @@ def test_a_form_goes_on_from_a_run_to_its_export(trained, tmp_path, form):
     found = [float(line.split("\t")[1]) for line in written[1:]]
     np.testing.assert_allclose(vectors.similarities(both, form), found, rtol=1e-4)
     bert_jax.convert(tmp_path / "first", tmp_path / "export", to="huggingface")
+    theirs = {"tokens": "MultiVectorEncoder", "words": "SparseEncoder"}[form.name]
+    assert f'`{theirs}("PATH").encode(texts)`' in (tmp_path / "export" / "README.md").read_text()
     model.save(tmp_path / "saved")
     second = dataclasses.replace(
         first,

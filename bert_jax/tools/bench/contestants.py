@@ -210,12 +210,21 @@ def training(config: FinetuneConfig, job: dict[str, Any]) -> Prepared:
     task = read_task(config, stored.model, stored.need_tokenizer())
     stored, _ = fitting_head(stored, task.head)
     loss = task_loss(config.loss, task.head, task.train.features)
-    programs = make_programs(config, stored.model, task.head, mesh, unread=stored.unread, loss=loss, stored=stored)
+    features = task.train.features
+    programs = make_programs(
+        config,
+        stored.model,
+        task.head,
+        mesh,
+        unread=stored.unread,
+        loss=loss,
+        stored=stored,
+        sequences=features.per_example,
+    )
     with memory_advice("the state", state_advice(mesh.shape)):
         state, _ = first_state(config, stored, programs, np.uint32(config.seed))
-    features = task.train.features
     config = with_packing(config, features, programs)
-    batches = training_batches(config, features, programs, batch_size=config.batch_size, seed=config.seed)
+    batches = training_batches(config, features, programs)
     rate, seed, done = np.float32(config.learning_rate), np.uint32(config.seed), 0
 
     @memory_advice("the step", batch_advice(config, programs, config.batch_size))

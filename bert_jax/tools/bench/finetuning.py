@@ -18,6 +18,7 @@ import numpy as np
 
 from bert_jax import hub
 from bert_jax.config.commands import FinetuneBenchConfig, LoadBenchConfig
+from bert_jax.config.heads import SingleVector
 from bert_jax.config.options import to_dict
 from bert_jax.config.tasks import VectorOptions
 from bert_jax.config.vectors import Cosent, InfoNce
@@ -51,6 +52,7 @@ def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
     stored = open_stored(options.init_from)
     check_fit(stored)
     options = dataclasses.replace(options, options=with_embedding(options.run, stored).options)
+    _need_single(options)
     data = read_task(options.run, stored.model, stored.need_tokenizer())
     texts, before = _texts(options, data), turns.load_average()
     with tempfile.TemporaryDirectory() as directory:
@@ -62,6 +64,15 @@ def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
         waiting, played = turns.measured(options, our_contestants(options, place), peers)
     values = turns.recorded("finetune", words, (before, turns.load_average()), peer=peer, config=to_dict(options.run))
     turns.show(finetune_report(options, len(texts), waiting, played, values), options.output)
+
+
+def _need_single(options: FinetuneBenchConfig) -> None:
+    """Raise a UserError about vectors of tokens or words, which are made in other ways than those measured."""
+    if isinstance(vectors := options.options, VectorOptions) and not isinstance(vectors.form, SingleVector):
+        raise UserError(
+            f"options.form.name={vectors.form.name}: only single vectors are measured; leave it out, and start from a "
+            "model without such vectors"
+        )
 
 
 def works_of(options: FinetuneBenchConfig) -> tuple[str, ...]:

@@ -15,11 +15,12 @@ import os
 import pathlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import numpy as np
 from etils import epath
 
+from bert_jax.config.heads import FormName
 from bert_jax.config.options import from_record, option, to_dict
 from bert_jax.config.search import Engine, ExactSearch, IndexConfig
 from bert_jax.errors import UserError
@@ -68,7 +69,7 @@ class IndexRecord:
     """Number of documents."""
     width: int
     """Number of values of a vector, or of words; 0 until the first are made."""
-    form: Literal["single", "tokens", "words"] = option("single", before="single")
+    form: FormName = option("single", before="single")
     """What stands for a text: one vector, a vector for each of its tokens, or weights of words."""
 
 

@@ -195,10 +195,21 @@ def _ways(index: SearchIndex, queries: Sequence[str], config: SearchConfig, dept
     return ways
 
 
+FUSION_CONSTANT = 60
+"""The constant of reciprocal rank fusion (Cormack, Clarke and Büttcher 2009)."""
+
+
 def hybrid(found: Iterable[engines.Found], most: int) -> engines.Found:
-    """Return the reciprocal rank fusion of what several ways found for one query."""
-    numbers, scores = ranking.fused([numbers for _, numbers in found], most)
-    return scores, numbers
+    """Return the reciprocal rank fusion of what several ways found for one query: the best, at most so many.
+
+    Their scores, float64, are the sum of 1 / (60 + rank) over the ways. Of equal ones the lowest document comes first.
+    """
+    sums: dict[int, float] = {}
+    for _, numbers in found:
+        for rank, document in enumerate(numbers.tolist(), 1):
+            sums[document] = sums.get(document, 0.0) + 1 / (FUSION_CONSTANT + rank)
+    best = sorted(sums.items(), key=lambda each: (-each[1], each[0]))[:most]
+    return np.array([score for _, score in best], np.float64), np.array([each for each, _ in best], np.int64)
 
 
 def _reranked(index: SearchIndex, reranker: Reranker, queries: Sequence[str], found: Lists, most: int) -> Lists:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 
+from bert_jax.config.heads import FormName
 from bert_jax.config.search import IndexConfig
 from bert_jax.errors import UserError
 
@@ -93,7 +94,7 @@ def _power_of_two(count: int) -> int:
 class IndexForm(abc.ABC):
     """A form of vectors: its name in records, its files, its checks and its products."""
 
-    name: ClassVar[str]
+    name: ClassVar[FormName]
     """What a model calls it, its `vector_form`."""
     noun: ClassVar[str]
     """What an index has of it, in messages."""
@@ -378,7 +379,7 @@ def _need_finite(values: np.ndarray, whose: str) -> None:
         raise UserError(f"{whose} are not finite, so nothing can be compared with them")
 
 
-FORMS: Mapping[str, IndexForm] = {form.name: form for form in (SingleForm(), TokenForm(), WordForm())}
+FORMS: Mapping[FormName, IndexForm] = {form.name: form for form in (SingleForm(), TokenForm(), WordForm())}
 
 
 class StoredVectors(Sequence[Any]):

@@ -3,7 +3,7 @@
 The figures of scikit-learn and mteb are recorded. The live test runs with the Python that BERT_JAX_MTEB names, which
 has mteb and sentence-transformers:
 
-    BERT_JAX_MTEB=mteb/bin/python python -m pytest -m slow tests/search/test_vector_tasks.py
+    BERT_JAX_MTEB=mteb/bin/python python -m pytest -m slow tests/analysis/test_vector_tasks.py
 """
 
 import dataclasses
@@ -21,7 +21,16 @@ from oracles import make_vector_tasks_oracle as oracle
 from pretrained_model import CONFIG, stored_model
 
 from bert_jax.analysis import vector_tasks
-from bert_jax.analysis.vector_tasks import MtebEncoder, classify, cluster, draws, pair_scores, run_vectors, v_measure
+from bert_jax.analysis.vector_tasks import (
+    MtebEncoder,
+    classify,
+    cluster,
+    draws,
+    pair_scores,
+    run_vectors,
+    v_measure,
+    vector_scores,
+)
 from bert_jax.config import EmbeddingConfig
 from bert_jax.config.analyses import VectorTasksConfig
 from bert_jax.errors import UserError
@@ -35,7 +44,8 @@ SCRIPT = oracle.PATH.with_name("evaluate_with_mteb.py")
 class Model:
     """What stands in for a loaded model: the vector of a text is its length and 1."""
 
-    path, fingerprint, embedding = "runs/vectors", "0123456789abcdef0123", EmbeddingConfig(query_prompt="q: ")
+    path, vector_form, fingerprint = "runs/vectors", "single", "0123456789abcdef0123"
+    embedding = EmbeddingConfig(query_prompt="q: ")
     config = types.SimpleNamespace(hidden_size=2, longest_sequence=64)
     params = {"embeddings": {"word": np.zeros((4, 2))}, "encoder": {"kernel": np.zeros((3, 2))}}
 
@@ -53,6 +63,14 @@ def test_batches_of_mteb_are_embedded_with_the_prompt_of_their_kind():
     assert encoder.model.asked == {"prompt": "query", "batch_size": 7, "progress": False}
     encoder.encode(batches, **common)
     assert encoder.model.asked["prompt"] is None
+
+
+def test_models_of_other_forms_are_refused():
+    model = Model()
+    model.vector_form = "tokens"
+    for measure in (MtebEncoder, vector_scores):
+        with pytest.raises(UserError, match="runs/vectors makes vectors of tokens, and what is measured here is one"):
+            measure(model)
 
 
 def test_vectors_are_compared_by_their_cosines():
