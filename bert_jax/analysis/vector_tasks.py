@@ -11,6 +11,7 @@ Neither mteb nor torch is imported.
 
 import dataclasses
 import functools
+import os
 import pathlib
 import sys
 import warnings
@@ -26,7 +27,7 @@ from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config.analyses import VectorTasksConfig
 from bert_jax.config.tasks import TextDataConfig, VectorDataConfig
 from bert_jax.corpus.readers import find_sources
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.tasks import sentences, text, vectors
 from bert_jax.tasks.sentences import Sentences
@@ -145,7 +146,12 @@ def vector_scores(
       per_class: number of training texts per class.
       seed: of what is drawn.
       batch_size: number of texts that the model reads at once.
+
+    Raises:
+      UserError: the model gives a text other vectors than a single one, or an experiment has nothing to measure.
     """
+    _need_single(model)
+    at_least(1, experiments=experiments, per_class=per_class, batch_size=batch_size)
     found: dict[str, dict[str, float]] = {}
     embed = functools.partial(model.embed, batch_size=batch_size)
     for name, each in (("sts", sts), ("pairs", pairs)):
@@ -163,6 +169,18 @@ def vector_scores(
     return VectorScores(model.path, {name: len(sizes[name] or ()) for name in found}, found)
 
 
+def _need_single(model: PretrainedModel) -> None:
+    """Raise a UserError unless this is a model that gives each text one vector, which is what cosines compare."""
+    form = getattr(model, "vector_form", None)
+    if form is None:
+        raise UserError(f"{model!r:.60} is no model; give what bert_jax.load returns")
+    if form != "single":
+        raise UserError(
+            f"{model.path} gives a text vectors of the form {form}, and cosines compare single ones; measure it by "
+            "bert-jax search, or give a model of single vectors"
+        )
+
+
 def _classification(embed: Any, train: Sentences, test: Sentences, draws_of: tuple[int, int, int]) -> dict[str, float]:
     assert train.answers is not None and test.answers is not None, "both are read with their labels"
     learned, points, figures = embed(train.first), embed(test.first), []
@@ -172,13 +190,13 @@ def _classification(embed: Any, train: Sentences, test: Sentences, draws_of: tup
     return dict(zip(("accuracy", "macro_f1"), np.mean(figures, axis=0).tolist(), strict=True))
 
 
-def read_pairs(file: str, *, classes: bool = False) -> VectorExamples:
+def read_pairs(file: str | os.PathLike[str], *, classes: bool = False) -> VectorExamples:
     """Return the pairs of a file and their scores, which are 0 or 1 if they are `classes`.
 
     Raises:
       UserError: the file cannot be read, has no scores, or only one class of pairs.
     """
-    found = vectors.load("vectors", VectorDataConfig(dev=file), "dev")
+    found = vectors.load("vectors", VectorDataConfig(dev=_path(file)), "dev")
     if not found.rated or found.scores is None:
         raise UserError(f"{file} has no column {' or '.join(vectors.SCORE)} with a score of each pair")
     if classes and (wrong := found.scores[~np.isin(found.scores, (0, 1))]).size:
@@ -188,12 +206,18 @@ def read_pairs(file: str, *, classes: bool = False) -> VectorExamples:
     return found
 
 
-def read_classes(file: str, labels: tuple[str, ...] | None = None) -> Sentences:
+def read_classes(file: str | os.PathLike[str], labels: tuple[str, ...] | None = None) -> Sentences:
     """Return the texts of a file with the class of each, of `labels` if they are given."""
-    found = text.load("text", TextDataConfig(dev=file, regression=False), "dev", labels)
+    found = text.load("text", TextDataConfig(dev=_path(file), regression=False), "dev", labels)
     if found.second is not None:
         raise UserError(f"{file} has pairs of texts; a class is given to one text")
     return found
+
+
+def _path(file: str | os.PathLike[str]) -> str:
+    if not isinstance(file, str | os.PathLike):
+        raise UserError(f"{file!r:.60} is no path of a file of examples")
+    return os.fspath(file)
 
 
 def run_vectors(path: str, options: VectorTasksConfig) -> None:
@@ -227,9 +251,13 @@ class MtebEncoder:
 
     Vectors are those of `embed`, with the model's pooling, normalization, length and prompts. They are compared by
     their cosines.
+
+    Raises:
+      UserError: the model gives a text other vectors than a single one.
     """
 
     def __init__(self, model: PretrainedModel):
+        _need_single(model)
         self.model: PretrainedModel = model
 
     def encode(

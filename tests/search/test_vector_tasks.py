@@ -21,7 +21,16 @@ from oracles import make_vector_tasks_oracle as oracle
 from pretrained_model import CONFIG, stored_model
 
 from bert_jax.analysis import vector_tasks
-from bert_jax.analysis.vector_tasks import MtebEncoder, classify, cluster, draws, pair_scores, run_vectors, v_measure
+from bert_jax.analysis.vector_tasks import (
+    MtebEncoder,
+    classify,
+    cluster,
+    draws,
+    pair_scores,
+    run_vectors,
+    v_measure,
+    vector_scores,
+)
 from bert_jax.config import EmbeddingConfig
 from bert_jax.config.analyses import VectorTasksConfig
 from bert_jax.errors import UserError
@@ -35,6 +44,7 @@ SCRIPT = oracle.PATH.with_name("evaluate_with_mteb.py")
 class Model:
     """What stands in for a loaded model: the vector of a text is its length and 1."""
 
+    vector_form = "single"
     path, fingerprint, embedding = "runs/vectors", "0123456789abcdef0123", EmbeddingConfig(query_prompt="q: ")
     config = types.SimpleNamespace(hidden_size=2, longest_sequence=64)
     params = {"embeddings": {"word": np.zeros((4, 2))}, "encoder": {"kernel": np.zeros((3, 2))}}
@@ -87,6 +97,21 @@ def test_mteb_knows_models_by_their_parameters(monkeypatch):
 def test_what_is_no_batch_of_texts_is_refused(message, batch, options):
     with pytest.raises(UserError, match=message):
         MtebEncoder(Model()).encode([batch], **options)
+
+
+def test_a_model_of_other_vectors_is_refused():
+    for form in ("tokens", "words"):
+        model = Model()
+        model.vector_form = form
+        for measure in (vector_scores, MtebEncoder):
+            with pytest.raises(UserError, match=f"runs/vectors gives a text vectors of the form {form}, and cosines"):
+                measure(model)
+    with pytest.raises(UserError, match="'runs/vectors' is no model; give what bert_jax.load returns"):
+        MtebEncoder("runs/vectors")
+    with pytest.raises(UserError, match="experiments=0 must be at least 1"):
+        vector_scores(Model(), experiments=0)
+    with pytest.raises(UserError, match="3 is no path of a file"):
+        vector_tasks.read_classes(3)
 
 
 def test_measures_are_those_of_scikit_learn_and_mteb():
