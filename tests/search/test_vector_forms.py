@@ -18,7 +18,7 @@ from bert_jax.config.search import FaissFlat, IndexConfig, MineConfig, SearchCon
 from bert_jax.errors import UserError
 from bert_jax.tools.search import engines, search
 from bert_jax.tools.search import index as indices
-from bert_jax.tools.search.vectors import FORMS, TokenForm, WordForm, files_of, write_rows
+from bert_jax.tools.search.vectors import FORMS, TokenForm, WordForm, files_of, mapped, write_rows
 
 TEXTS = [*random_texts(40), "the " * 40, "cat"]
 QUERIES = random_texts(9, seed=1)
@@ -245,6 +245,28 @@ def test_a_damaged_index_is_refused(place, index, tmp_path):
     assert record["form"] == index.record.form
     with pytest.raises(UserError, match="leave it out"):
         bert_jax.SearchIndex(copy, engine=FaissFlat())
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    [
+        "'|V0', (1,)",
+        "'<f4', (2**63,)",
+        "'<f4', (9999999999999, 999999999)",
+        "'<f4', (-1,)",
+        "'O', (1,)",
+        "'<f4', " * 99,
+    ],
+)
+def test_a_header_is_read_before_what_it_claims_is_mapped(tmp_path, recwarn, claimed):
+    """NumPy itself divides by the size of the first type, which ends the process."""
+    descr, _, shape = claimed.replace("2**63", str(2**63)).partition(", ")
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    file = tmp_path / "a.npy"
+    file.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(64))
+    with pytest.raises(UserError, match="a.npy (is .*, not|cannot be read)"):
+        mapped(file, (3,), "float32")
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize(
