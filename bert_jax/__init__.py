@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     )
     from bert_jax.config.tasks import (
         ChoiceOptions,
+        DataSourceConfig,
         DiagnosticOptions,
         RankingDataConfig,
         RankingOptions,
@@ -130,6 +131,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "Cosent": "config.vectors",
     "CosineRegression": "config.vectors",
     "DataConfig": "config",
+    "DataSourceConfig": "config.tasks",
     "DiagnosticOptions": "config.tasks",
     "DisentangledConfig": "config",
     "DistillationConfig": "config",
@@ -244,6 +246,7 @@ __all__ = [
     "Cosent",
     "CosineRegression",
     "DataConfig",
+    "DataSourceConfig",
     "DiagnosticOptions",
     "DisentangledConfig",
     "DistillationConfig",
