@@ -207,7 +207,10 @@ DAMAGE = {
             (np.full(16, 2, np.int32), r"00000.tokens.npy is float32\[\d+, 4\], not float32\[32, 4\]"),
             (np.zeros(16, np.int64), r"00000.lengths.npy is int64\[16\], not int32\[16\]"),
         ],
-        ".tokens": [(np.zeros((3, 4), np.float32), r"is float32\[3, 4\], not float32\[")],
+        ".tokens": [
+            (np.zeros((3, 4), np.float32), r"is float32\[3, 4\], not float32\["),
+            (-np.float32("nan"), "product of a query and a document is not finite: the index is damaged"),
+        ],
     },
     "words": {
         ".starts": [
@@ -280,6 +283,7 @@ def test_a_header_is_read_before_what_it_claims_is_mapped(tmp_path, recwarn, cla
         ),
         ("tokens", [np.zeros((2, 4)), np.zeros((2, 5))], r"have the shape \[2, 5\] for one text; expected .*, 4\]"),
         ("tokens", [np.full((2, 4), np.inf)], "are not finite"),
+        ("tokens", sparse.csr_matrix((2, 3)), r"are csr_matrix; expected a list of arrays \[tokens, width\]"),
         ("words", np.zeros((2, 3)), r"are ndarray \[2, 3\]; expected a csr_matrix \[texts, words\]"),
         ("words", sparse.csr_matrix([[np.nan]]), "are not finite"),
     ],

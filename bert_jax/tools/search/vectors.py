@@ -250,6 +250,10 @@ class TokenForm(IndexForm):
         return {"max_length": max_length if prompt == "document" else None}  # how long queries are, the model says
 
     def check(self, vectors: Vectors, whose: str, width: int | None = None) -> None:
+        if sparse.issparse(vectors):
+            raise UserError(
+                f"{whose} are {type(vectors).__name__}; expected a list of arrays [tokens, {width or 'width'}]"
+            )
         shapes = [list(np.shape(each)) for each in vectors]
         width = width or (shapes[0][-1] if shapes and shapes[0] else None)
         for shape in shapes:
@@ -318,6 +322,7 @@ def _max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
     """Return MaxSim, float32 [Q, N], of token vectors [Q, L, D] and [N, M, D]."""
     documents = documents.astype(jnp.float32)
     products = jnp.einsum("qld,nmd->qlnm", queries, documents, precision=jax.lax.Precision.HIGHEST)
+    products = jnp.where(jnp.isnan(products), jnp.inf, products)  # XLA's maximum of NaN and a number may be the number
     return products.max(axis=3).sum(axis=1)
 
 
