@@ -60,7 +60,7 @@ from bert_jax.finetuning.run import (
 from bert_jax.formats.opening import place
 from bert_jax.formats.own import open_checkpoint
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.bert_parameters import TASK_PARTS
+from bert_jax.models.bert_parameters import TASK_PARTS, TOKEN_VECTORS
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.tasks.task_data import check_metrics
@@ -78,6 +78,8 @@ ALONE = {
 }
 """Options that only a task by itself has, and their usual values."""
 SPLITS = ("train", "dev", "test")
+OWN = (*TASK_PARTS, TOKEN_VECTORS)
+"""Parts of the parameters that each task has for itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,8 +239,8 @@ class Member:
         def own(leaf: Any) -> Any:
             if not _is_parameters(leaf):
                 return leaf
-            shared = {part: each for part, each in leaf.items() if part in self.parts and part not in TASK_PARTS}
-            return shared | {part: leaf[part][self.name] for part in TASK_PARTS if self.name in leaf.get(part, {})}
+            shared = {part: each for part, each in leaf.items() if part in self.parts and part not in OWN}
+            return shared | {part: leaf[part][self.name] for part in OWN if self.name in leaf.get(part, {})}
 
         return jax.tree.map(own, state, is_leaf=_is_parameters)
 
@@ -248,15 +250,15 @@ class Member:
         def one(old: Any, new: Any) -> Any:
             if not _is_parameters(old):
                 return new
-            heads = {part: {**old.get(part, {}), self.name: new[part]} for part in TASK_PARTS if part in new}
-            return {**old, **{part: each for part, each in new.items() if part not in TASK_PARTS}, **heads}
+            heads = {part: {**old.get(part, {}), self.name: new[part]} for part in OWN if part in new}
+            return {**old, **{part: each for part, each in new.items() if part not in OWN}, **heads}
 
         return jax.tree.map(one, state, new, is_leaf=_is_parameters)
 
 
 def _is_parameters(leaf: Any) -> bool:
     """Return whether this is a tree with the parts of a model: parameters, or moments of them."""
-    return isinstance(leaf, dict) and bool({"embeddings", "encoder", *TASK_PARTS} & leaf.keys())
+    return isinstance(leaf, dict) and bool({"embeddings", "encoder", *OWN} & leaf.keys())
 
 
 def joined(members: Sequence[Member], states: Sequence[TrainState]) -> TrainState:
@@ -268,7 +270,7 @@ def joined(members: Sequence[Member], states: Sequence[TrainState]) -> TrainStat
         found: dict[str, Any] = {}
         for member, tree in zip(members, trees, strict=True):
             for part, values in tree.items():
-                if part in TASK_PARTS:
+                if part in OWN:
                     found.setdefault(part, {})[member.name] = values
                 else:
                     found.setdefault(part, values)

@@ -74,6 +74,16 @@ def test_a_step_of_a_task_leaves_the_heads_of_others_alone():
         assert tree["head"]["two"]["kernel"].tolist() == [112, 112]
 
 
+def test_each_task_has_its_map_to_token_vectors():
+    parts = [{"encoder": {"kernel": np.zeros(2)}, "token_vectors": {"kernel": np.zeros((2, size))}} for size in (8, 6)]
+    states = [TrainState(np.int32(0), params, ()) for params in parts]
+    members = [member(name, state) for name, state in zip("ab", states, strict=True)]
+    state = joined(members, states)
+    for one, params in zip(members, parts, strict=True):
+        assert one.view(state).params["token_vectors"]["kernel"].shape == params["token_vectors"]["kernel"].shape
+    assert jax.tree.structure(members[1].put(state, states[1])) == jax.tree.structure(state)
+
+
 ROWS = [("a", "x"), ("b", "y")]
 RUN = ("learning_rate", "epochs", "log_every_steps", "compute")
 
