@@ -98,6 +98,12 @@ RUN = ("learning_rate", "epochs", "log_every_steps", "compute")
         ({"a": {"train": ROWS}}, {}, r"tasks\['a'\] is .*; expected a dict with task, train and dev"),
         ({"a": {"task": "txt"}}, {}, "unknown task 'txt'; perhaps you meant text"),
         ({"a": {"task": "text", "epochs": 5}}, {}, r"tasks\['a'\] has epochs, which belongs to the run"),
+        (
+            {"a": {"task": "text", "train": ROWS, "workdir": "x"}},
+            {},
+            r"tasks\['a'\] has workdir, which belongs to the run",
+        ),
+        ({"a": {"task": "text", "train": ROWS}}, {"temperature": True}, "temperature=True must be a number above 0"),
         ({"a": {"task": "text", "train": ROWS, "folds": 2}}, {}, "data.folds=2 is for a task by itself"),
         ({"a": {"task": "text", "train": ROWS}}, {"lora": {"rank": 4}}, "lora.rank=4 is for a task by itself"),
         ({"a": {"task": "text", "train": ROWS}}, {"seeds": 3}, "seeds=3 is for a task by itself"),

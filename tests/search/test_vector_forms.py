@@ -14,7 +14,7 @@ from pretrained_model import random_texts
 from scipy import sparse
 
 import bert_jax
-from bert_jax.config.search import FaissFlat, IndexConfig, MineConfig, SearchConfig
+from bert_jax.config.search import FaissFlat, FaissHnsw, IndexConfig, MineConfig, SearchConfig
 from bert_jax.errors import UserError
 from bert_jax.tools.search import engines, search
 from bert_jax.tools.search import index as indices
@@ -115,6 +115,21 @@ def test_a_search_is_the_whole_ranking_of_numpy(index):
     assert (hit.score, hit.id) == (expected[2].max(), f"d{order[2][0]}")
     taken = index.vectors_of([17, 41, 3])
     np.testing.assert_array_equal(index.form.scores(queries[:1], taken), expected[0][[17, 41, 3]])
+
+
+def test_what_an_index_does_not_have_is_refused(index):
+    for ask, says in (
+        (lambda: index.vectors_of([42]), "has the documents 0 to 41, not 42"),
+        (lambda: index.vectors_of([-1]), "has the documents 0 to 41, not -1"),
+        (lambda: list(index.documents(["a"])), "has the documents 0 to 41, not 'a'"),
+        (lambda: index.nearest(index.vectors_of([1])[:0]), "there are no vectors of queries"),
+        (lambda: index.nearest(None), "vectors of queries are NoneType.*; expected a (list of arrays|csr_matrix)"),
+        (lambda: bert_jax.SearchIndex(index.path, engine="exact"), "engine='exact' is no way to search"),
+        (lambda: bert_jax.SearchIndex(index.path, engine=FaissHnsw(links=0)), "links=0 must be at least 2"),
+        (FaissHnsw(links=10**9).check, "links=1000000000 must be at most 4096"),
+    ):
+        with pytest.raises(UserError, match=says):
+            ask()
 
 
 def test_many_queries_and_long_texts_are_compared_in_parts(monkeypatch, tmp_path):

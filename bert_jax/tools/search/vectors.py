@@ -250,10 +250,9 @@ class TokenForm(IndexForm):
         return {"max_length": max_length if prompt == "document" else None}  # how long queries are, the model says
 
     def check(self, vectors: Vectors, whose: str, width: int | None = None) -> None:
-        if sparse.issparse(vectors):
-            raise UserError(
-                f"{whose} are {type(vectors).__name__}; expected a list of arrays [tokens, {width or 'width'}]"
-            )
+        if not isinstance(vectors, list | tuple | np.ndarray):
+            seen = type(vectors).__name__
+            raise UserError(f"{whose} are {seen}; expected a list of arrays [tokens, {width or 'width'}]")
         shapes = [list(np.shape(each)) for each in vectors]
         width = width or (shapes[0][-1] if shapes and shapes[0] else None)
         for shape in shapes:
@@ -403,8 +402,12 @@ class WordForm(IndexForm):
 
 
 def _need_finite(values: np.ndarray, whose: str) -> None:
-    if not np.isfinite(values).all():
-        raise UserError(f"{whose} are not finite, so nothing can be compared with them")
+    try:
+        finite = bool(np.isfinite(values).all())
+    except TypeError:  # text, or objects
+        finite = False
+    if not finite:
+        raise UserError(f"{whose} are not finite numbers, so nothing can be compared with them")
 
 
 FORMS: Mapping[str, IndexForm] = {form.name: form for form in (SingleForm(), TokenForm(), WordForm())}
