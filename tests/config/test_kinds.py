@@ -449,3 +449,13 @@ def test_what_chooses_none_in_a_file_is_that_value_and_not_its_text(model, messa
         options.from_dict(Config, {"model": model})
     absent = {"local_window": None, "convolution_width": 0, "disentangled": {"terms": "none"}}
     assert options.from_dict(Config, {"model": absent}) == Config()
+
+
+@pytest.mark.parametrize("task", ["vectors", "ranking"])
+def test_every_loss_and_form_is_chosen_by_its_name_alone(task):
+    """A value that the usual kind may lack (None) is not kept for a kind that must have one."""
+    usual = task_defaults(task)
+    for group, choice in options.choices_of(type(usual.options)).items():
+        for kind in choice.kinds:
+            chosen = options.with_options(usual, {f"options.{group}.name": kind.chosen_by["name"]})
+            assert type(getattr(chosen.options, group)) is kind
