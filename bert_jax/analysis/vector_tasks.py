@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from etils import epath
 from numpy.typing import ArrayLike
 
 from bert_jax.analysis import results
@@ -198,6 +199,9 @@ def read_classes(file: str, labels: tuple[str, ...] | None = None) -> Sentences:
 
 def run_vectors(path: str, options: VectorTasksConfig) -> None:
     """Print and write the scores of a model's vectors in the tasks whose files are given."""
+    for name in ("sts", "pairs", "clusters", "train", "test"):
+        if (file := getattr(options, name)) and not epath.Path(file).expanduser().exists():
+            raise UserError(f"{name}={file}: no such file")
     train = read_classes(options.train) if options.train else None
     given: dict[str, Any] = {
         "sts": read_pairs(options.sts) if options.sts else None,

@@ -270,7 +270,7 @@ def test_stabilisers(pretrained):
         ({"train_encoder": True}, "give features=last too"),
         (
             {"task": "squad_v1", "options": SquadOptions(), "packing": "on"},
-            "packing=on belongs to task=cola or .* or vectors, not to squad_v1",
+            "packing=on belongs to task=cola or .* or vectors or ranking, not to squad_v1",
         ),
         ({"warmup_share": 1.5}, "warmup_share=1.5"),
         ({"seed": 2**31}, "seed="),

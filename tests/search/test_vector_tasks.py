@@ -156,6 +156,8 @@ def test_files_that_measure_nothing_are_refused_before_a_model_is_opened(message
     (tmp_path / "file.tsv").write_text("\n".join(["text\ttext_pair\tlabel", *rows]) + "\n")
     with pytest.raises(UserError, match=message):
         run_vectors("no model", VectorTasksConfig(output="out", **{kind: str(tmp_path / "file.tsv")}))
+    with pytest.raises(UserError, match="^pairs=nothing.tsv: no such file$"):
+        run_vectors("no model", VectorTasksConfig(output="out", pairs="nothing.tsv"))
     (tmp_path / "two.tsv").write_text("text\ttext_pair\na\tb\n")
     with pytest.raises(UserError, match="has no column score or similarity or label with a score of each pair"):
         run_vectors("no model", VectorTasksConfig(output="out", sts=str(tmp_path / "two.tsv")))

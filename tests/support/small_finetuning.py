@@ -13,7 +13,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ModelConfig, TrainVocabConfig
 from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.options import to_dict
-from bert_jax.config.tasks import SentenceOptions, TaskDataConfig, TextDataConfig
+from bert_jax.config.tasks import SentenceOptions
 from bert_jax.data.preparation.vocabularies import run_train_vocab
 from bert_jax.formats.opening import open_stored
 from bert_jax.models.bert import BertForPreTraining
@@ -67,10 +67,10 @@ def write(home: pathlib.Path, model: ModelConfig = MODEL) -> pathlib.Path:
 
 def task_config(task: str, init_from, workdir, files: dict, **changes) -> FinetuneConfig:
     """Return the usual configuration of a task on these files, or with `dir` those of a directory."""
-    kind = TextDataConfig if task == "text" else TaskDataConfig
-    data = kind(**{name: str(file) for name, file in files.items()})
+    usual = task_defaults(task)
+    data = dataclasses.replace(usual.data, **{name: str(file) for name, file in files.items()})
     given = {"init_from": str(init_from), "workdir": str(workdir), "data": data}
-    return dataclasses.replace(task_defaults(task), **given | changes)
+    return dataclasses.replace(usual, **given | changes)
 
 
 def run_config(home, workdir, **changes) -> FinetuneConfig:

@@ -39,7 +39,7 @@ Judgements = dict[str, dict[str, int]]
 """Scores by query, then by document; those of 1 and more are relevant."""
 
 
-def corpus_file(path: str) -> str:
+def corpus_file(path: str | os.PathLike[str]) -> str:
     """Return the file of a corpus: the path itself or, of a directory of BEIR, its corpus.jsonl, which may be packed.
 
     Raises:
@@ -47,6 +47,7 @@ def corpus_file(path: str) -> str:
     """
     if not isinstance(path, str | os.PathLike):
         raise UserError(f"a corpus is a file or a directory, not {path!r:.60}; write its documents to a .jsonl first")
+    path = os.fspath(path)
     directory = os.path.expanduser(path)
     if is_remote(path) or not os.path.isdir(directory):
         return path

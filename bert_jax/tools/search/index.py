@@ -282,7 +282,7 @@ def run_index(corpus: str | os.PathLike[str], config: IndexConfig) -> SearchInde
       UserError: the corpus is damaged, there is no such model, it has no vocabulary, or the output is taken.
     """
     config.check()
-    file = beir.corpus_file(os.fspath(corpus))
+    file = beir.corpus_file(corpus)
     output = pathlib.Path(config.output).expanduser()
     _check_output(output, config.overwrite)
     need_model(config.model)
