@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     )
     from bert_jax.config.tasks import (
         ChoiceOptions,
+        DataSourceConfig,
         DiagnosticOptions,
         RankingDataConfig,
         RankingOptions,

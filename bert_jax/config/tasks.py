@@ -283,6 +283,10 @@ class DataSourceConfig:
                 "--data.tfds=NAME or --data.hub=OWNER/NAME"
             )
 
+    def weighed_by(self, split: str) -> str:
+        """Return the column of weights that the examples of a split have; "" for none."""
+        return ""
+
     def files(self, split: str) -> tuple[str, ...]:
         """Return the files that are given for a split."""
         return (getattr(self, split),) if getattr(self, split) else ()
@@ -350,7 +354,6 @@ class TaskDataConfig(DividedDataConfig):
     loss of a batch is divided by the sum of its weights. By default all weigh the same."""
 
     def weighed_by(self, split: str) -> str:
-        """Return the column of weights that the examples of a split have; "" for none."""
         return self.weight_column if split == "train" else ""
 
 
