@@ -219,6 +219,18 @@ def show(results: dict[str, Any]) -> None:
             console.print(f"collapsed: {record['run']}: {record['collapsed']}", markup=False, soft_wrap=True)
 
 
+def show_together(results: dict[str, Any], directory: str) -> None:
+    """Print the figures of several tasks over one encoder, and where the model of each is."""
+    console = screen(highlight=False)
+    for name, found in results["tasks"].items():
+        lines = [f"{name} on dev: {_line(found['metrics'])}; its model is {directory}/tasks/{name}"]
+        lines += [f"{name} on {split}: {_line(metrics)}" for split, metrics in found["tests"].items()]
+        if found["collapsed"]:
+            lines.append(f"{name} collapsed: {found['collapsed']}")
+        for line in lines:
+            console.print(line, markup=False, soft_wrap=True)
+
+
 def figure(setting: dict[str, Any], metric: str) -> str:
     """Return the mean in percent, ± standard deviation if there are several runs."""
     spread, scale = setting["standard_deviation"][metric], metric_scale(metric)
@@ -586,9 +598,9 @@ def gain(row: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
 def measured(directory: str) -> dict[str, dict[str, Any]]:
     """Return rows by the directory that names them, from `directory`/results.json and `directory`/*/results.json.
 
-    A row has, by task, the best setting's metrics in percent, their standard deviation, and the number of runs. Tasks
-    with one result are in the row of `directory`; of a task with several, each is in the row of its own directory.
-    Nothing is averaged over directories.
+    A row has, by task, the best setting's metrics in percent, their standard deviation, and the number of runs. A
+    file may have several tasks over one encoder. Tasks with one result are in the row of `directory`; of a task with
+    several, each is in the row of its own directory. Nothing is averaged over directories.
     """
     place = epath.Path(directory)
     files = [place / RESULTS, *(sorted(place.glob(f"*/{RESULTS}"), key=str) if place.is_dir() else [])]
@@ -598,27 +610,14 @@ def measured(directory: str) -> dict[str, dict[str, Any]]:
             continue
         results = read_object(file, "the same `bert-jax finetune` writes it again")
         try:
-            task, setting = results["task"], results["settings"][0]
-            cell: dict[str, Any] = {
-                name: 100 * float(value) for name, value in setting["mean"].items() if name in METRICS[task]
-            }
-            cell["standard_deviation"] = {
-                name: None if value is None else 100 * float(value)
-                for name, value in setting["standard_deviation"].items()
-                if name in cell
-            }
-            cell |= {
-                "runs": int(setting["runs"]),
-                "collapsed": setting["collapsed"],
-                "init_from": results["init_from"],
-                "random_weights": results["random_weights"],
-                "directory": os.fspath(file.parent),
-            }
+            together = results["tasks"].items() if "tasks" in results else ()
+            for name, each in together or [("", results)]:
+                own = file.parent / "tasks" / name if name else file.parent
+                found.setdefault(each["task"], []).append(_best_setting(each, os.fspath(own)))
         except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{file} is not the results.json of a fine-tuning run ({type(error).__name__}: {error!s:.100})"
             ) from None
-        found.setdefault(task, []).append(cell)
     if not found:
         raise UserError(f"{directory} holds no results.json, nor does a directory in it; bert-jax finetune writes them")
     rows: dict[str, dict[str, Any]] = {os.fspath(place): {}}
@@ -626,6 +625,26 @@ def measured(directory: str) -> dict[str, dict[str, Any]]:
         for cell in cells:
             rows.setdefault(cell["directory"] if cells[1:] else os.fspath(place), {})[task] = cell
     return {name: tasks for name, tasks in rows.items() if tasks}
+
+
+def _best_setting(results: dict[str, Any], directory: str) -> dict[str, Any]:
+    """Return the cell of a task in the table, of its results in `directory`."""
+    setting = results["settings"][0]
+    cell: dict[str, Any] = {
+        name: 100 * float(value) for name, value in setting["mean"].items() if name in METRICS[results["task"]]
+    }
+    cell["standard_deviation"] = {
+        name: None if value is None else 100 * float(value)
+        for name, value in setting["standard_deviation"].items()
+        if name in cell
+    }
+    return cell | {
+        "runs": int(setting["runs"]),
+        "collapsed": setting["collapsed"],
+        "init_from": results["init_from"],
+        "random_weights": results["random_weights"],
+        "directory": directory,
+    }
 
 
 def _names(directories: Sequence[str], places: list[str]) -> dict[str, str]:
