@@ -42,7 +42,7 @@ from bert_jax.errors import UserError, first_lines
 from bert_jax.finetuning.loop import answer_splits, from_arguments, open_model, prepared, sizes
 from bert_jax.finetuning.plan import Run, learning_rates
 from bert_jax.finetuning.programs import first_state
-from bert_jax.finetuning.results import summary
+from bert_jax.finetuning.results import show_together, summary
 from bert_jax.finetuning.run import (
     AHEAD,
     LATEST,
@@ -496,6 +496,8 @@ def _together(tasks: dict[str, Task], temperature: float, select_by: str, device
         remove(workdir.path / "training")
     if signals.exit_code:
         return Together({}, signals.exit_code, first.workdir)
+    if jax.process_index() == 0:
+        show_together(results, first.workdir)
     return Together(results, 0, first.workdir)
 
 
