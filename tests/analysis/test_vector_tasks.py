@@ -65,14 +65,6 @@ def test_batches_of_mteb_are_embedded_with_the_prompt_of_their_kind():
     assert encoder.model.asked["prompt"] is None
 
 
-def test_models_of_other_forms_are_refused():
-    model = Model()
-    model.vector_form = "tokens"
-    for measure in (MtebEncoder, vector_scores):
-        with pytest.raises(UserError, match="runs/vectors makes vectors of tokens, and what is measured here is one"):
-            measure(model)
-
-
 def test_vectors_are_compared_by_their_cosines():
     first, second = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[0.0, 2.0], [-5.0, 0.0]])
     encoder = MtebEncoder(Model())
