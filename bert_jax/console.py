@@ -436,7 +436,7 @@ def _warn_of_dropped(before: Any, after: Any, given: Mapping[str, str]) -> None:
     dropped = [
         f"{name}={value}"
         for name, value in old.items()
-        if name not in given and (new[name] != value if name in new else value != usual.get(name))
+        if name not in given and value not in ((None, new[name]) if name in new else (usual.get(name),))
     ]
     if dropped:
         from absl import logging as absl_logging

@@ -313,7 +313,7 @@ def _unreachable(name: HubName, error: BaseException) -> UserError:
     why = "HF_HUB_OFFLINE is set" if type(error).__name__ == "OfflineModeIsEnabled" else _line(error)
     return UserError(
         f"{name} is not whole in the cache of this machine, and the hub cannot be reached ({why}); start this once "
-        "with a network, or give a local directory"
+        f"with a network, or give a local directory; there is none named {name.repository}"
     )
 
 

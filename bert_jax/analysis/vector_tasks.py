@@ -11,6 +11,7 @@ Neither mteb nor torch is imported.
 
 import dataclasses
 import functools
+import os
 import pathlib
 import sys
 import warnings
@@ -27,7 +28,7 @@ from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config.analyses import VectorTasksConfig
 from bert_jax.config.tasks import TextDataConfig, VectorDataConfig
 from bert_jax.corpus.readers import find_sources
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.tasks import sentences, text, vectors
 from bert_jax.tasks.sentences import Sentences
@@ -148,9 +149,10 @@ def vector_scores(
       batch_size: number of texts that the model reads at once.
 
     Raises:
-      UserError: the model makes other vectors than one for each text.
+      UserError: the model gives a text other vectors than a single one, or an experiment has nothing to measure.
     """
     _need_single(model)
+    at_least(1, experiments=experiments, per_class=per_class, batch_size=batch_size)
     found: dict[str, dict[str, float]] = {}
     embed = functools.partial(model.embed, batch_size=batch_size)
     for name, each in (("sts", sts), ("pairs", pairs)):
@@ -169,10 +171,14 @@ def vector_scores(
 
 
 def _need_single(model: PretrainedModel) -> None:
-    if (form := model.vector_form) != "single":
+    """Raise a UserError unless this is a model that gives each text one vector, which is what cosines compare."""
+    form = getattr(model, "vector_form", None)
+    if form is None:
+        raise UserError(f"{model!r:.60} is no model; give what bert_jax.load returns")
+    if form != "single":
         raise UserError(
-            f"{model.path} makes vectors of {form}, and what is measured here is one vector for each text; give a "
-            "model of such, or measure this one by `bert-jax search`"
+            f"{model.path} gives a text vectors of the form {form}, and cosines compare single ones; measure it by "
+            "bert-jax search, or give a model of single vectors"
         )
 
 
@@ -185,13 +191,13 @@ def _classification(embed: Any, train: Sentences, test: Sentences, draws_of: tup
     return dict(zip(("accuracy", "macro_f1"), np.mean(figures, axis=0).tolist(), strict=True))
 
 
-def read_pairs(file: str, *, classes: bool = False) -> VectorExamples:
+def read_pairs(file: str | os.PathLike[str], *, classes: bool = False) -> VectorExamples:
     """Return the pairs of a file and their scores, which are 0 or 1 if they are `classes`.
 
     Raises:
       UserError: the file cannot be read, has no scores, or only one class of pairs.
     """
-    found = vectors.load("vectors", VectorDataConfig(dev=file), "dev")
+    found = vectors.load("vectors", VectorDataConfig(dev=_path(file)), "dev")
     if not found.rated or found.scores is None:
         raise UserError(f"{file} has no column {' or '.join(vectors.SCORE)} with a score of each pair")
     if classes and (wrong := found.scores[~np.isin(found.scores, (0, 1))]).size:
@@ -201,12 +207,18 @@ def read_pairs(file: str, *, classes: bool = False) -> VectorExamples:
     return found
 
 
-def read_classes(file: str, labels: tuple[str, ...] | None = None) -> Sentences:
+def read_classes(file: str | os.PathLike[str], labels: tuple[str, ...] | None = None) -> Sentences:
     """Return the texts of a file with the class of each, of `labels` if they are given."""
-    found = text.load("text", TextDataConfig(dev=file, regression=False), "dev", labels)
+    found = text.load("text", TextDataConfig(dev=_path(file), regression=False), "dev", labels)
     if found.second is not None:
         raise UserError(f"{file} has pairs of texts; a class is given to one text")
     return found
+
+
+def _path(file: str | os.PathLike[str]) -> str:
+    if not isinstance(file, str | os.PathLike):
+        raise UserError(f"{file!r:.60} is no path of a file of examples")
+    return os.fspath(file)
 
 
 def run_vectors(path: str, options: VectorTasksConfig) -> None:
@@ -245,7 +257,7 @@ class MtebEncoder:
     their cosines.
 
     Raises:
-      UserError: the model makes other vectors than one for each text.
+      UserError: the model gives a text other vectors than a single one.
     """
 
     def __init__(self, model: PretrainedModel):

@@ -398,7 +398,7 @@ def _as_kind(kind: Any, value: Any) -> Any:
         if name in choices:
             if type(found) in choices[name].kinds or (found is None and choices[name].absent):
                 shared[name] = found
-        elif name in names:
+        elif name in names and (found is not None or type(None) in typing.get_args(hints[name])):
             other = dataclasses.is_dataclass(found) and type(found) is not hints[name]
             shared[name] = _as_kind(hints[name], found) if other else found
     return kind(**shared)

@@ -12,6 +12,8 @@ from bert_jax.config.heads import Pooling
 from bert_jax.config.options import check_effects, check_kinds, check_numbers, kinds, option
 from bert_jax.errors import UserError, at_least, need_no_negative, need_share
 
+MOST_LINKS = 4096
+"""The most links of a vector, of which 12 to 64 are usual."""
 DEPTH = 100
 """Number of documents per query that the measures look at; a shorter list would change MAP and recall."""
 
@@ -111,6 +113,10 @@ class FaissHnsw(Engine):
 
     def check(self) -> None:
         at_least(2, links=self.links)
+        if self.links > MOST_LINKS:
+            raise UserError(
+                f"links={self.links} must be at most {MOST_LINKS}, as each vector has a place for all of them"
+            )
         at_least(1, build_width=self.build_width, search_width=self.search_width)
 
 

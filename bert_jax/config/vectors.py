@@ -204,9 +204,9 @@ class SparsityConfig:
     Paria et al. 2020), which are added to the loss."""
 
     query_weight: float = 5e-5
-    """Factor of those of the anchors."""
+    """Factor of FLOPS, the sum over the words of their squared mean weight, for the anchors."""
     document_weight: float = 3e-5
-    """Factor of those of all other texts."""
+    """Factor of the same sum for all other texts."""
     ramp: float = 1 / 3
     """Share of the steps over which the factors rise from 0, with the square of the step."""
 

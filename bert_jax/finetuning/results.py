@@ -219,6 +219,18 @@ def show(results: dict[str, Any]) -> None:
             console.print(f"collapsed: {record['run']}: {record['collapsed']}", markup=False, soft_wrap=True)
 
 
+def show_together(results: dict[str, Any], directory: str) -> None:
+    """Print the figures of several tasks over one encoder, and where the model of each is."""
+    console = screen(highlight=False)
+    for name, found in results["tasks"].items():
+        lines = [f"{name} on dev: {_line(found['metrics'])}; its model is {directory}/tasks/{name}"]
+        lines += [f"{name} on {split}: {_line(metrics)}" for split, metrics in found["tests"].items()]
+        if found["collapsed"]:
+            lines.append(f"{name} collapsed: {found['collapsed']}")
+        for line in lines:
+            console.print(line, markup=False, soft_wrap=True)
+
+
 def figure(setting: dict[str, Any], metric: str) -> str:
     """Return the mean in percent, ± standard deviation if there are several runs."""
     spread, scale = setting["standard_deviation"][metric], metric_scale(metric)
@@ -587,9 +599,9 @@ def gain(row: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
 def measured(directory: str) -> dict[str, dict[str, Any]]:
     """Return rows by the directory that names them, from `directory`/results.json and `directory`/*/results.json.
 
-    A row has, by task, the best setting's metrics in percent, their standard deviation, and the number of runs. Tasks
-    with one result are in the row of `directory`; of a task with several, each is in the row of its own directory.
-    Nothing is averaged over directories.
+    A row has, by task, the best setting's metrics in percent, their standard deviation, and the number of runs. A
+    file may have several tasks over one encoder. Tasks with one result are in the row of `directory`; of a task with
+    several, each is in the row of its own directory. Nothing is averaged over directories.
     """
     place = epath.Path(directory)
     files = [place / RESULTS, *(sorted(place.glob(f"*/{RESULTS}"), key=str) if place.is_dir() else [])]

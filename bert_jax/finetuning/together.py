@@ -42,7 +42,7 @@ from bert_jax.errors import UserError, first_lines
 from bert_jax.finetuning.loop import answer_splits, from_arguments, open_model, prepared, sizes
 from bert_jax.finetuning.plan import Run, learning_rates
 from bert_jax.finetuning.programs import first_state
-from bert_jax.finetuning.results import summary
+from bert_jax.finetuning.results import show_together, summary
 from bert_jax.finetuning.run import (
     AHEAD,
     LATEST,
@@ -138,7 +138,7 @@ def finetune_together(
         raise UserError(
             f"tasks={tasks!r:.60} must be a dict of tasks by name, such as {{'sentiment': {{'task': 'text'}}}}"
         )
-    if not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
         raise UserError(f"temperature={temperature!r:.60} must be a number above 0; 1 is in proportion to the sizes")
     if select_by and select_by not in tasks:
         raise UserError(f"select_by={select_by!r:.60} is none of the tasks {', '.join(map(str, tasks))}")
@@ -167,6 +167,8 @@ def _member(name: str, own: Mapping[str, Any], options: Mapping[str, object], fi
         raise UserError(f"tasks[{name!r}] is {own!r:.60}; expected a dict with task, train and dev, or other data")
     chosen = {key: value for key, value in own.items() if key not in ("task", "metrics", "loss_weight", *SPLITS)}
     splits = {split: own.get(split) for split in SPLITS}
+    if "workdir" in chosen:
+        raise UserError(f"tasks[{name!r}] has workdir, which belongs to the run: give it once, for all tasks")
     usual, alone = (from_arguments(own["task"], {}, each)[0] for each in ({}, chosen))
     for field in dataclasses.fields(FinetuneConfig):
         if field.name not in (*OF_A_TASK, "workdir") and getattr(usual, field.name) != getattr(alone, field.name):
@@ -494,6 +496,8 @@ def _together(tasks: dict[str, Task], temperature: float, select_by: str, device
         remove(workdir.path / "training")
     if signals.exit_code:
         return Together({}, signals.exit_code, first.workdir)
+    if jax.process_index() == 0:
+        show_together(results, first.workdir)
     return Together(results, 0, first.workdir)
 
 

@@ -178,7 +178,7 @@ def _activation(values: Consulted) -> str | None:
     said = values.get(CROSS_ENCODER)
     older = values.get(OLDER_ACTIVATION)
     found = said.get("activation_fn", older) if isinstance(said, dict) else older
-    return found if isinstance(found, str) else None
+    return None if found is None else str(found)
 
 
 def _readings(kind: ModelType) -> str:

@@ -43,6 +43,8 @@ def open_stored(path: str | os.PathLike[str]) -> StoredModel:
 
     The path of one from the hub is its name with the commit.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"a model is opened by its path or its name on the hub, not by {path!r:.60}")
     if (name := hub.model_name(os.fspath(path))) is None:
         return _opened(_existing(os.fspath(path)))
     found = hub.model_files(name)

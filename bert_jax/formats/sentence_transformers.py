@@ -57,7 +57,7 @@ def cross_encoder_activation(directory: epath.Path) -> str | None:
         return None
     values = read_object(inside(directory, PROMPTS_FILE))
     found = values.get("activation_fn") if values.get("model_type") == "CrossEncoder" else None
-    return found if isinstance(found, str) else None
+    return None if found is None else str(found)
 
 
 def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> EmbeddingConfig:
@@ -83,17 +83,20 @@ def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> E
     values = {"max_length": length, "lowercase": lowercase, **_prompts(prompts)}
     own = [read_object(_within(directory, path)) for _, path in modules[1:] if (directory / path / CONFIG).exists()]
     problems = _differences(settings, prompts)
+    if names not in KNOWN and len(own) < len(modules) - 1:
+        raise UserError(f"{directory} lacks the settings of one of its modules {', '.join(names)}; fetch it again")
     if names in OF_WORDS:
         found = {"form": {"name": "words"}}
-        problems += _word_differences(own[0] if own else {}, settings, prompts, names[0])
+        problems += _word_differences(own[0], settings, prompts, names[0])
     elif names == OF_TOKENS:
-        if len(own) < len(modules) - 1:
-            raise UserError(f"{directory} lacks the settings of one of its modules {', '.join(names)}; fetch it again")
         found, others = _token_form(own, settings, length, positions)
         problems += others
     else:
-        found, others = _single_form(read_object(_within(directory, modules[1][1])), directory, hidden_size, modules)
+        pooling = read_object(_within(directory, modules[1][1]))
+        found, others = _single_form(pooling, directory, hidden_size, modules)
         problems += others
+        if not pooling.get("include_prompt", True) and _prompts(prompts):
+            problems.append("include_prompt=False, which leaves the tokens of a prompt out of the pooling")
     if problems:
         return EmbeddingConfig(unsupported=" and ".join(problems))
     return from_dict(EmbeddingConfig, values | found)
@@ -140,8 +143,8 @@ def _token_form(
       positions: the most that there can be.
     """
     dense, mask, normalize = modules
-    skipped, expansion = mask.get("skiplist_words"), settings.get("query_expansion")
-    expansion = expansion if isinstance(expansion, dict) else {}
+    skipped, said = mask.get("skiplist_words"), settings.get("query_expansion")
+    expansion = said if isinstance(said, dict) else {}
     query, document = (settings.get(f"{kind}_length") for kind in ("query", "document"))
     given = expansion.get("length", query)
     sizes = [value for value in (given, document, dense.get("out_features")) if value is not None]
@@ -149,10 +152,11 @@ def _token_form(
         "Dense": (dense.get("bias"), str(dense.get("activation_function")).rpartition(".")[2]) == (False, "Identity"),
         "use_residual": not dense.get("use_residual"),
         "module_input_name": dense.get("module_input_name") == normalize.get("module_input_name") == TOKENS,
-        f"skiplist_words={skipped!r:.40}": skipped in ([], None) or set(skipped) == set(string.punctuation),
+        f"skiplist_words={skipped!r:.40}": skipped in ([], None)
+        or (isinstance(skipped, list) and set(map(str, skipped)) == set(string.punctuation)),
         "skiplist_tasks": mask.get("skiplist_tasks", ["document"]) == ["document"],
         "keep_only_token_ids": not mask.get("keep_only_token_ids"),
-        f"query_expansion={expansion!r:.80}": not expansion
+        f"query_expansion={said!r:.80}": said in ({}, None)
         or (expansion.get("strategy") == "fixed" and expansion.get("token") in (None, "[MASK]", "<mask>")),
         "the lengths or the size": all(isinstance(size, int) and 0 < size < 2**20 for size in sizes)
         and (given is None or given >= 8)

@@ -8,6 +8,7 @@ XNLI-1.0 and XNLI-MT-1.0.
 import collections
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -141,11 +142,19 @@ def _pairs(where: str, row: Mapping[str, Any], language: str, split: str) -> Ite
         for name, first, second in _translations(where, *(row[column] for column in columns)):
             yield name, Record(where, first, second, answer, index)
         return
-    language = str(row.get("language") or language)
-    if not language and split != "train":
+    named = row.get("language")
+    language = language if named in (None, "") else named
+    if language == "" and split != "train":
         raise UserError(f"{where}: no column 'language', by which {split} is measured; XNLI's own file has it")
+    _check_language(where, language)
     first, second = (readers.text_of(where, row, column, empty=split != "dev") for column in columns)
     yield language, Record(where, first, second, answer, index)
+
+
+def _check_language(where: str, language: Any) -> None:
+    """Raise a UserError if this cannot be the name of a language, which names metrics and begins rows of files."""
+    if not isinstance(language, str) or language and not re.fullmatch(r"[A-Za-z][\w-]{0,40}", language):
+        raise UserError(f"{where}: 'language' is {language!r:.60}; expected a name such as en")
 
 
 def _translations(where: str, premises: Any, hypotheses: Any) -> Iterator[tuple[str, str, str]]:
@@ -155,8 +164,14 @@ def _translations(where: str, premises: Any, hypotheses: Any) -> Iterator[tuple[
     )
     if not isinstance(names, Sequence) or not isinstance(texts, Sequence) or len(names) != len(texts):
         raise UserError(f"{where}: 'hypothesis' is {hypotheses!r:.60}; expected lists 'language' and 'translation'")
+    if len(set(map(str, names))) < len(names) or set(map(str, names)) != set(premises):
+        raise UserError(
+            f"{where}: the hypothesis is in {list(names)!r:.80} and the premise in {list(premises)!r:.80}; each "
+            "language has one of both"
+        )
     by_language = dict(zip(map(str, names), texts, strict=True))
     for name in premises:
+        _check_language(where, name)
         yield name, readers.text_of(where, premises, name), readers.text_of(where, by_language, name)
 
 

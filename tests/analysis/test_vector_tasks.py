@@ -107,6 +107,21 @@ def test_what_is_no_batch_of_texts_is_refused(message, batch, options):
         MtebEncoder(Model()).encode([batch], **options)
 
 
+def test_a_model_of_other_vectors_is_refused():
+    for form in ("tokens", "words"):
+        model = Model()
+        model.vector_form = form
+        for measure in (vector_scores, MtebEncoder):
+            with pytest.raises(UserError, match=f"runs/vectors gives a text vectors of the form {form}, and cosines"):
+                measure(model)
+    with pytest.raises(UserError, match="'runs/vectors' is no model; give what bert_jax.load returns"):
+        MtebEncoder("runs/vectors")
+    with pytest.raises(UserError, match="experiments=0 must be at least 1"):
+        vector_scores(Model(), experiments=0)
+    with pytest.raises(UserError, match="3 is no path of a file"):
+        vector_tasks.read_classes(3)
+
+
 def test_measures_are_those_of_scikit_learn_and_mteb():
     expected = json.loads(oracle.PATH.read_text())
     found = [v_measure(*each) for each in oracle.partitions()]

@@ -12,6 +12,7 @@ from bert_jax.config.checks import check
 from bert_jax.config.finetuning import InputFormConfig, check_finetune, task_defaults
 from bert_jax.config.objective import ObjectiveConfig
 from bert_jax.config.tasks import SentenceOptions
+from bert_jax.config.vectors import Cosent
 from bert_jax.console import parse
 from bert_jax.errors import UserError
 
@@ -449,3 +450,18 @@ def test_what_chooses_none_in_a_file_is_that_value_and_not_its_text(model, messa
         options.from_dict(Config, {"model": model})
     absent = {"local_window": None, "convolution_width": 0, "disentangled": {"terms": "none"}}
     assert options.from_dict(Config, {"model": absent}) == Config()
+
+
+@pytest.mark.parametrize("task", ["vectors", "ranking"])
+def test_every_loss_and_form_is_chosen_by_its_name_alone(task):
+    """A None that the usual kind may have is not kept for one that must have a value."""
+    usual = task_defaults(task)
+    for group, choice in options.choices_of(type(usual.options)).items():
+        for kind in choice.kinds:
+            chosen = options.with_options(usual, {f"options.{group}.name": kind.chosen_by["name"]})
+            assert type(getattr(chosen.options, group)) is kind
+
+
+def test_a_none_that_another_kind_does_without_is_not_worth_a_warning(caplog):
+    found = parse(task_defaults("vectors"), ["--options.loss.name=cosent"], "finetune")
+    assert found.options.loss == Cosent() and not caplog.records

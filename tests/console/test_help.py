@@ -264,10 +264,10 @@ OF_TASKS = {  # the tasks that have an option which others do not have, and a va
     "options.null_threshold": ({"squad_v2"}, "1.5"),
     "options.windows": (SENTENCES, "mean"),
     "options.context": ({"ner"}, "false"),
-    "data.dev_share": (set(TASKS) - {"ax"}, "0.2"),
-    "data.stratified": (set(TASKS) - {"ax"}, "false"),
-    "data.folds": (set(TASKS) - {"ax"}, "5"),
-    "data.weight_column": (set(TASKS) - {"ax", "vectors"}, "x"),
+    "data.dev_share": (TRAINED, "0.2"),
+    "data.stratified": (TRAINED, "false"),
+    "data.folds": (TRAINED, "5"),
+    "data.weight_column": (TRAINED - {"vectors", "ranking"}, "x"),
     "data.text_column": ({"text"}, "x"),
     "data.pair_column": ({"text"}, "x"),
     "data.label_column": ({"text", "ner", "ranking"}, "x"),
@@ -289,7 +289,8 @@ OF_TASKS = {  # the tasks that have an option which others do not have, and a va
         f"options.{name}": ({"vectors"}, value)
         for name, value in {
             **{"pooling": "max", "normalize": "true", "lowercase": "true", "query_prompt": "x", "document_prompt": "x"},
-            **{"dims": "4", "loss.similarity": "dot", "loss.symmetric": "true"},
+            **{"dims": "4", "loss.similarity": "dot", "loss.symmetric": "true", "form.name": "tokens"},
+            **{"sparsity.query_weight": "1", "sparsity.document_weight": "1", "sparsity.ramp": "0.1"},
         }.items()
     },
     **{f"data.{name}_column": ({"vectors"}, "x") for name in ("anchor", "positive", "score")},

@@ -32,7 +32,7 @@ from bert_jax.finetuning import loop, prediction
 from bert_jax.finetuning import run as one_run
 from bert_jax.finetuning.plan import Run, check_length, collapsed, ignores_input, learning_rates, plan
 from bert_jax.finetuning.programs import average, fitting_head, member_logits
-from bert_jax.finetuning.results import METRICS, _cell, best, earlier_predictions, finished_runs, summary
+from bert_jax.finetuning.results import METRICS, _cell, best, earlier_predictions, finished_runs, show_together, summary
 from bert_jax.formats.opening import open_stored, place
 from bert_jax.formats.stored import StoredModel
 from bert_jax.tasks import squad, squad_files
@@ -407,6 +407,27 @@ def test_results_of_one_task_have_a_row_each(tmp_path, capsys):
     ]
 
 
+def test_results_of_several_tasks_over_one_encoder_are_in_one_row(tmp_path, capsys):
+    setting = {"mean": {"accuracy": 0.8}, "standard_deviation": {"accuracy": None}, "runs": 1, "collapsed": 0}
+    of_one = {"init_from": "x", "random_weights": False, "settings": [setting], "tests": {}, "collapsed": None}
+    of_one |= {"metrics": {"accuracy": 0.8}}
+    together = {"tasks": {"mood": of_one | {"task": "sst2"}, "same": of_one | {"task": "rte"}}, "temperature": 1}
+    (tmp_path / "both").mkdir()
+    (tmp_path / "both" / "results.json").write_text(json.dumps(together))
+    succeed("results", tmp_path / "both")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| model |  | sst2 (accuracy) | rte (accuracy) |"
+    assert lines[2] == "| both | measured, dev | 80.0 | 80.0 |"
+    together["tasks"]["same"]["task"] = "sst2"
+    (tmp_path / "both" / "results.json").write_text(json.dumps(together))
+    succeed("results", tmp_path / "both")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == ["| tasks/mood | measured, dev | 80.0 |", "| tasks/same | measured, dev | 80.0 |"]
+    show_together(together, "runs/both")
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "mood on dev: accuracy 80.00; its model is runs/both/tasks/mood" and len(said) == 2
+
+
 DAMAGED = {
     "{": "is not JSON",
     "[" * 100_000: "is not JSON: nested too deeply",
@@ -451,6 +472,8 @@ SETTING = {"mean": {"accuracy": 0.5}, "standard_deviation": {"accuracy": None}, 
     [
         {"task": []},
         {"task": "x" * 100_000},
+        {"tasks": 3},
+        {"tasks": {"a": {"task": "sst2"}}},
         {"settings": {}},
         {"settings": [[]]},
         "[" * 100_000,

@@ -77,6 +77,16 @@ def test_a_step_of_a_task_leaves_the_heads_of_others_alone():
         assert tree["token_vectors"]["one"]["kernel"].tolist() == [3, 3], "whose size may be another"
 
 
+def test_each_task_has_its_map_to_token_vectors():
+    parts = [{"encoder": {"kernel": np.zeros(2)}, "token_vectors": {"kernel": np.zeros((2, size))}} for size in (8, 6)]
+    states = [TrainState(np.int32(0), params, ()) for params in parts]
+    members = [member(name, state) for name, state in zip("ab", states, strict=True)]
+    state = joined(members, states)
+    for one, params in zip(members, parts, strict=True):
+        assert one.view(state).params["token_vectors"]["kernel"].shape == params["token_vectors"]["kernel"].shape
+    assert jax.tree.structure(members[1].put(state, states[1])) == jax.tree.structure(state)
+
+
 ROWS = [("a", "x"), ("b", "y")]
 RUN = ("learning_rate", "epochs", "log_every_steps", "compute")
 
@@ -91,6 +101,12 @@ RUN = ("learning_rate", "epochs", "log_every_steps", "compute")
         ({"a": {"train": ROWS}}, {}, r"tasks\['a'\] is .*; expected a dict with task, train and dev"),
         ({"a": {"task": "txt"}}, {}, "unknown task 'txt'; perhaps you meant text"),
         ({"a": {"task": "text", "epochs": 5}}, {}, r"tasks\['a'\] has epochs, which belongs to the run"),
+        (
+            {"a": {"task": "text", "train": ROWS, "workdir": "x"}},
+            {},
+            r"tasks\['a'\] has workdir, which belongs to the run",
+        ),
+        ({"a": {"task": "text", "train": ROWS}}, {"temperature": True}, "temperature=True must be a number above 0"),
         ({"a": {"task": "text", "train": ROWS, "folds": 2}}, {}, "data.folds=2 is for a task by itself"),
         ({"a": {"task": "text", "train": ROWS}}, {"lora": {"rank": 4}}, "lora.rank=4 is for a task by itself"),
         ({"a": {"task": "text", "train": ROWS}}, {"seeds": 3}, "seeds=3 is for a task by itself"),

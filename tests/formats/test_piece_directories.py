@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import family_pieces
 import numpy as np
@@ -17,11 +18,13 @@ from pretrained_model import CONFIG, TOKENIZER, WORDS, assert_same, stored_model
 from recorded_models import CASES
 
 from bert_jax.config import EmbeddingConfig
+from bert_jax.config.heads import TokenVectors, WordVector
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface, write_tokenizer
 from bert_jax.formats.opening import open_stored
+from bert_jax.formats.sentence_transformers import read_embedding, write_embedding
 from bert_jax.formats.stored import left_out
 from bert_jax.pretrained.model import load
 from bert_jax.tokenization.tokenizer import join, load_tokenizer, read_tokenizer
@@ -273,6 +276,10 @@ UNKNOWN = {  # files, what the message says
         dict(prompts={"prompts": {"query": "query: "}, "default_prompt_name": "query"}),
         "default prompt 'query'",
     ),
+    "a prompt that is not pooled": (
+        dict(pooling={"include_prompt": False}, prompts={"prompts": {"query": "query: "}}),
+        "include_prompt=False",
+    ),
     "arguments": (dict(settings={"tokenizer_args": {"strip_accents": False}}), "tokenizer_args"),
     "another directory": (
         dict(modules=[{"path": "0_BERT", "type": kind("Transformer")}, {"path": "1_Pooling", "type": kind("Pooling")}]),
@@ -310,6 +317,29 @@ def test_prompts_that_nobody_asks_for_change_nothing(tmp_path):
     config_sentence_transformers = {"prompts": {"query": "query: "}, "default_prompt_name": None}
     place = directory(tmp_path, config_sentence_transformers=config_sentence_transformers)
     assert not load(place).embedding.unsupported
+
+
+OF_FORMS = {  # the form, a file, what changes in it, what the message says
+    "words that are none": ("tokens", "2_MultiVectorMask/config.json", {"skiplist_words": [[1]]}, "skiplist_words=..1"),
+    "a number of words": ("tokens", "2_MultiVectorMask/config.json", {"skiplist_words": 3}, "skiplist_words=3"),
+    "an expansion of 3": ("tokens", "sentence_bert_config.json", {"query_expansion": 3}, "query_expansion=3"),
+    "a pooling elsewhere": ("words", "1_SpladePooling/config.json", None, "lacks the settings of one of its modules"),
+}
+
+
+@pytest.mark.parametrize("name", OF_FORMS)
+def test_settings_of_other_forms_that_are_not_known(tmp_path, name):
+    form, file, changes, says = OF_FORMS[name]
+    embedding = EmbeddingConfig(form={"tokens": TokenVectors(size=8, query_length=8), "words": WordVector()}[form])
+    write_embedding(embedding, 16, 40, tmp_path, None)
+    assert read_embedding(tmp_path, 16, 40).form == embedding.form
+    if changes is None:
+        (tmp_path / file).unlink()
+        with pytest.raises(UserError, match=says):
+            read_embedding(tmp_path, 16, 40)
+    else:
+        (tmp_path / file).write_text(json.dumps(json.loads((tmp_path / file).read_text()) | changes))
+        assert re.match(says, read_embedding(tmp_path, 16, 40).unsupported)
 
 
 def pooled_in(path: str) -> list[dict]:

@@ -208,6 +208,7 @@ def test_the_cache_serves_without_a_network(there, files, off, monkeypatch):
     assert is_there("acme/tiny") and not is_there("acme/never")
     said = message(open_stored, "acme/never")
     assert said.startswith("hf://acme/never is not whole in the cache of this machine, and the hub cannot be reached (")
+    assert said.endswith("or give a local directory; there is none named acme/never")  # it may have been meant as one
     assert ("HF_HUB_OFFLINE is set" in said) == (off == "HF_HUB_OFFLINE")
 
 

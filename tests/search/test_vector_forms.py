@@ -14,11 +14,11 @@ from pretrained_model import random_texts
 from scipy import sparse
 
 import bert_jax
-from bert_jax.config.search import FaissFlat, IndexConfig, MineConfig, SearchConfig
+from bert_jax.config.search import FaissFlat, FaissHnsw, IndexConfig, MineConfig, SearchConfig
 from bert_jax.errors import UserError
 from bert_jax.tools.search import engines, search
 from bert_jax.tools.search import index as indices
-from bert_jax.tools.search.vectors import FORMS, TokenForm, WordForm, files_of, write_rows
+from bert_jax.tools.search.vectors import FORMS, TokenForm, WordForm, files_of, mapped, write_rows
 
 TEXTS = [*random_texts(40), "the " * 40, "cat"]
 QUERIES = random_texts(9, seed=1)
@@ -117,6 +117,21 @@ def test_a_search_is_the_whole_ranking_of_numpy(index):
     np.testing.assert_array_equal(index.form.scores(queries[:1], taken), expected[0][[17, 41, 3]])
 
 
+def test_what_an_index_does_not_have_is_refused(index):
+    for ask, says in (
+        (lambda: index.vectors_of([42]), "has the documents 0 to 41, not 42"),
+        (lambda: index.vectors_of([-1]), "has the documents 0 to 41, not -1"),
+        (lambda: list(index.documents(["a"])), "has the documents 0 to 41, not 'a'"),
+        (lambda: index.nearest(index.vectors_of([1])[:0]), "there are no vectors of queries"),
+        (lambda: index.nearest(None), "vectors of queries are NoneType.*; expected a (list of arrays|csr_matrix)"),
+        (lambda: bert_jax.SearchIndex(index.path, engine="exact"), "engine='exact' is no way to search"),
+        (lambda: bert_jax.SearchIndex(index.path, engine=FaissHnsw(links=0)), "links=0 must be at least 2"),
+        (FaissHnsw(links=10**9).check, "links=1000000000 must be at most 4096"),
+    ):
+        with pytest.raises(UserError, match=says):
+            ask()
+
+
 def test_many_queries_and_long_texts_are_compared_in_parts(monkeypatch, tmp_path):
     """The parts are made so small that queries, and documents of one length, take several."""
     monkeypatch.setattr("bert_jax.tools.search.vectors.QUERY_TOKENS", 8)
@@ -207,7 +222,10 @@ DAMAGE = {
             (np.full(16, 2, np.int32), r"00000.tokens.npy is float32\[\d+, 4\], not float32\[32, 4\]"),
             (np.zeros(16, np.int64), r"00000.lengths.npy is int64\[16\], not int32\[16\]"),
         ],
-        ".tokens": [(np.zeros((3, 4), np.float32), r"is float32\[3, 4\], not float32\[")],
+        ".tokens": [
+            (np.zeros((3, 4), np.float32), r"is float32\[3, 4\], not float32\["),
+            (-np.float32("nan"), "product of a query and a document is not finite: the index is damaged"),
+        ],
     },
     "words": {
         ".starts": [
@@ -248,6 +266,28 @@ def test_a_damaged_index_is_refused(place, index, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "claimed",
+    [
+        "'|V0', (1,)",
+        "'<f4', (2**63,)",
+        "'<f4', (9999999999999, 999999999)",
+        "'<f4', (-1,)",
+        "'O', (1,)",
+        "'<f4', " * 99,
+    ],
+)
+def test_a_header_is_read_before_what_it_claims_is_mapped(tmp_path, recwarn, claimed):
+    """NumPy itself divides by the size of the first type, which ends the process."""
+    descr, _, shape = claimed.replace("2**63", str(2**63)).partition(", ")
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    file = tmp_path / "a.npy"
+    file.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(64))
+    with pytest.raises(UserError, match="a.npy (is .*, not|cannot be read)"):
+        mapped(file, (3,), "float32")
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
     "form, vectors, says",
     [
         ("single", np.zeros((2, 3, 4)), r"have the shape \[2, 3, 4\]; expected \[texts, width\]"),
@@ -258,6 +298,7 @@ def test_a_damaged_index_is_refused(place, index, tmp_path):
         ),
         ("tokens", [np.zeros((2, 4)), np.zeros((2, 5))], r"have the shape \[2, 5\] for one text; expected .*, 4\]"),
         ("tokens", [np.full((2, 4), np.inf)], "are not finite"),
+        ("tokens", sparse.csr_matrix((2, 3)), r"are csr_matrix; expected a list of arrays \[tokens, width\]"),
         ("words", np.zeros((2, 3)), r"are ndarray \[2, 3\]; expected a csr_matrix \[texts, words\]"),
         ("words", sparse.csr_matrix([[np.nan]]), "are not finite"),
     ],

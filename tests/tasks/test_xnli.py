@@ -128,6 +128,7 @@ OWN = "language  sentence1  sentence2  gold_label"
         ("line 2: unknown label 'neutrl'.*perhaps 'neutral'", [OWN, "en  a  b  neutrl"]),
         ("line 2: the text in column 'sentence2' is empty", [OWN, "en  a    neutral"]),
         ("line 3: 3 columns, line 1 has 4", [OWN, "en  a  b  neutral", "en  a  b"]),
+        ("line 2: 'language' is ' en'; expected a name such as en", [OWN, " en  a  b  neutral"]),
         ("line 2: the label is missing", [OWN, "en  a  b  "]),
         ("holds no example of xnli dev", [OWN]),
     ],
@@ -152,3 +153,13 @@ def test_data_that_are_not_there_are_refused(tmp_path):
         UserError, match="line 52: a text is empty, and so are those of 2 of 52 rows; at most 1 % may be"
     ):
         xnli.load("xnli", XnliDataConfig(train=str(empty), dev="d"), "train")
+
+
+@pytest.mark.parametrize(
+    ("premise", "names", "texts"),
+    [({"de": "Ä"}, ["de", "de"], ["B", "C"]), ({"de": "Ä"}, ["de", "en"], ["B", "C"]), ({"de": "Ä"}, ["en"], ["B"])],
+)
+def test_a_row_of_all_languages_has_each_once(premise, names, texts):
+    row = {"premise": premise, "hypothesis": {"language": names, "translation": texts}, "label": "neutral"}
+    with pytest.raises(UserError, match=r"the premise in \['de'\]; each language has one of both"):
+        xnli.load("xnli", XnliDataConfig(), "dev", given={"dev": [row]})

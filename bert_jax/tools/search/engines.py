@@ -87,6 +87,7 @@ def _merged(
     products: jax.Array, rows: int, start: int, scores: jax.Array, numbers: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Return the best of what was found before and of the first `rows` documents of a block, from `start` on."""
+    products = jnp.where(jnp.isnan(products), jnp.inf, products)  # or one of negative sign would never be seen
     products = jnp.where(jnp.arange(products.shape[1]) < rows, products, -jnp.inf)
     own, places = jax.lax.top_k(products, min(scores.shape[1], products.shape[1]))
     # Of equal scores top_k takes the first, and what was found before stands further ahead in the corpus.

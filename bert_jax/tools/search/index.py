@@ -121,6 +121,9 @@ class SearchIndex:
         self.record: IndexRecord = read_index(self._directory)
         self._given, self._model = model, None
         self._engine: Engine = ExactSearch() if engine is None else engine
+        if not isinstance(self._engine, Engine):
+            raise UserError(f"engine={engine!r:.60} is no way to search; give one such as bert_jax.FaissHnsw()")
+        self._engine.check()
         self._find: engines.Find | None = None
         self.form: IndexForm = FORMS[self.record.form]
         engines.need_engine(self._engine, self.form)
@@ -170,6 +173,8 @@ class SearchIndex:
         or because the others share no word with the query.
         """
         self.form.check(vectors, "vectors of queries", self.record.width)
+        if not self.form.count(vectors):
+            raise UserError("there are no vectors of queries; give at least one")
         if not isinstance(top, int | np.integer) or top < 1:
             raise UserError(f"top={top!r} must be a whole number, at least 1")
         if self._find is None:
@@ -201,7 +206,13 @@ class SearchIndex:
         """Yield the documents of these numbers, counted from 0 in the order of the corpus; None: all of them."""
         with open(self._directory / DOCUMENTS, "rb") as stream:
             for number in range(len(self)) if numbers is None else numbers:
-                yield self._read(stream, int(number))
+                yield self._read(stream, self._checked(number))
+
+    def _checked(self, number: object) -> int:
+        """Return the number of a document; a UserError if there is none of this number."""
+        if not isinstance(number, int | np.integer) or not 0 <= number < len(self):
+            raise UserError(f"{self.path} has the documents 0 to {len(self) - 1}, not {number!r:.40}")
+        return int(number)
 
     def _read(self, stream: Any, number: int) -> Document:
         start, end = int(self._offsets[number]), int(self._offsets[number + 1])
@@ -220,7 +231,7 @@ class SearchIndex:
 
     def vectors_of(self, numbers: Sequence[int]) -> Vectors:
         """Return the vectors of documents by their numbers, as `PretrainedModel.embed` gives them."""
-        return self.vectors.of(numbers)
+        return self.vectors.of([self._checked(each) for each in numbers])
 
 
 def _described(record: IndexRecord) -> str:

@@ -10,8 +10,8 @@ import abc
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ LONGEST = 65_536
 SHORTEST = 16
 """Least number of tokens that a document is padded to: a power of 2, as are all others, so that few programs do."""
 
+Opened = TypeVar("Opened")
 Vectors = Any
 """Vectors of N texts, as a model gives them: float32 [N, H], a list of N float32 [L, D], or a CSR matrix [N, V]."""
 Prompt = Literal["query", "document"]
@@ -45,14 +46,37 @@ Files = Mapping[str, pathlib.Path]
 
 def mapped(file: pathlib.Path, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Return an array of a file without reading it; raise a UserError if it is not of this shape and type."""
+    seen, found = described(file)
+    if seen != shape or found != np.dtype(dtype):
+        raise UserError(f"{file} is {found}{list(seen)}, not {dtype}{list(shape)}; {AGAIN}")
+    return _opened(file, lambda: np.load(file, mmap_mode="r", allow_pickle=False))
+
+
+def described(file: pathlib.Path) -> tuple[tuple[int, ...], np.dtype]:
+    """Return shape and type that the header of an array's file names; a UserError if there is none.
+
+    NumPy would map what the header says at once, and some types and sizes end its process.
+    """
+
+    def read() -> tuple[tuple[int, ...], np.dtype]:
+        with open(file, "rb") as stream:
+            if np.lib.format.read_magic(stream) != (1, 0):
+                raise ValueError("another version")
+            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+            return shape, dtype
+
+    return _opened(file, read)
+
+
+def _opened(file: pathlib.Path, read: Callable[[], Opened]) -> Opened:
+    """Return what `read` reads of a file of NumPy; a UserError if it cannot."""
     try:
-        found = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        reason = isinstance(error, OSError) and error.strerror or "it is no array of NumPy, or not the whole of it"
-        raise UserError(f"{file} cannot be read: {reason}; {AGAIN}") from None
-    if found.shape != shape or found.dtype != np.dtype(dtype):
-        raise UserError(f"{file} is {found.dtype}{list(found.shape)}, not {dtype}{list(shape)}; {AGAIN}")
-    return found
+        return read()
+    except OSError as error:
+        reason = error.strerror or "it cannot be opened"
+    except Exception:  # a header is parsed as an expression of Python, which fails in many ways
+        reason = "it is no array of NumPy, or not the whole of it"
+    raise UserError(f"{file} cannot be read: {reason}; {AGAIN}")
 
 
 def write_rows(file: pathlib.Path, parts: Iterable[np.ndarray]) -> None:
@@ -175,7 +199,7 @@ class SingleForm(IndexForm):
         write_rows(files[""], (_stored(piece, dtype) for piece in pieces))
 
     def width(self, files: Files) -> int:
-        return np.load(files[""], mmap_mode="r", allow_pickle=False).shape[1]
+        return described(files[""])[0][1]
 
     def opened(self, files: Files, rows: int, width: int, dtype: str) -> np.ndarray:
         return mapped(files[""], (rows, width), dtype)
@@ -227,6 +251,9 @@ class TokenForm(IndexForm):
         return {"max_length": max_length if prompt == "document" else None}  # how long queries are, the model says
 
     def check(self, vectors: Vectors, whose: str, width: int | None = None) -> None:
+        if not isinstance(vectors, list | tuple | np.ndarray):
+            seen = type(vectors).__name__
+            raise UserError(f"{whose} are {seen}; expected a list of arrays [tokens, {width or 'width'}]")
         shapes = [list(np.shape(each)) for each in vectors]
         width = width or (shapes[0][-1] if shapes and shapes[0] else None)
         for shape in shapes:
@@ -247,7 +274,7 @@ class TokenForm(IndexForm):
         write_rows(files[".lengths"], [np.array(lengths, np.int32)])
 
     def width(self, files: Files) -> int:
-        return np.load(files[".tokens"], mmap_mode="r", allow_pickle=False).shape[1]
+        return described(files[".tokens"])[0][1]
 
     def opened(self, files: Files, rows: int, width: int, dtype: str) -> TokenBlock:
         lengths = mapped(files[".lengths"], (rows,), "int32")
@@ -295,6 +322,7 @@ def _max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
     """Return MaxSim, float32 [Q, N], of token vectors [Q, L, D] and [N, M, D]."""
     documents = documents.astype(jnp.float32)
     products = jnp.einsum("qld,nmd->qlnm", queries, documents, precision=jax.lax.Precision.HIGHEST)
+    products = jnp.where(jnp.isnan(products), jnp.inf, products)  # XLA's maximum of NaN and a number may be the number
     return products.max(axis=3).sum(axis=1)
 
 
@@ -334,7 +362,7 @@ class WordForm(IndexForm):
         write_rows(files[".starts"], [by_word.indptr.astype(np.int64)])
 
     def width(self, files: Files) -> int:
-        return len(np.load(files[".starts"], mmap_mode="r", allow_pickle=False)) - 1
+        return described(files[".starts"])[0][0] - 1
 
     def opened(self, files: Files, rows: int, width: int, dtype: str) -> WordBlock:
         starts = mapped(files[".starts"], (width + 1,), "int64")
@@ -375,8 +403,12 @@ class WordForm(IndexForm):
 
 
 def _need_finite(values: np.ndarray, whose: str) -> None:
-    if not np.isfinite(values).all():
-        raise UserError(f"{whose} are not finite, so nothing can be compared with them")
+    try:
+        finite = bool(np.isfinite(values).all())
+    except TypeError:  # text, or objects
+        finite = False
+    if not finite:
+        raise UserError(f"{whose} are not finite numbers, so nothing can be compared with them")
 
 
 FORMS: Mapping[FormName, IndexForm] = {form.name: form for form in (SingleForm(), TokenForm(), WordForm())}
