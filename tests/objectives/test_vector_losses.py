@@ -140,7 +140,9 @@ class Given:
         return params
 
 
-@pytest.mark.parametrize("names", [("words_margin_mse",), pytest.param(tuple(FORMS), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "names", [("words_margin_mse", "tokens_info_nce"), pytest.param(tuple(FORMS), marks=pytest.mark.slow)]
+)
 def test_forms_have_the_losses_and_gradients_of_sentence_transformers(names):
     """MaxSim over the tokens that count, and SpladeLoss; two examples that only fill the batch change neither."""
     with np.load(ORACLE.with_name("vector_forms_oracle.npz")) as file:
