@@ -9,13 +9,20 @@ from typing import ClassVar, Literal
 
 from bert_jax.config.corpora import MOST_EXPANSION
 from bert_jax.config.heads import Pooling
-from bert_jax.config.options import check_effects, check_kinds, check_numbers, kinds, option
+from bert_jax.config.options import check_effects, check_kinds, check_numbers, from_dict, kinds, option, to_dict
 from bert_jax.errors import UserError, at_least, need_no_negative, need_share
 
 MOST_LINKS = 4096
 """The most links of a vector, of which 12 to 64 are usual."""
 DEPTH = 100
 """Number of documents per query that the measures look at; a shorter list would change MAP and recall."""
+
+
+def check_options(options: object, kind: type) -> None:
+    """Raise a UserError unless these are the options of a command, each of its type; Python can give anything."""
+    if not isinstance(options, kind):
+        raise UserError(f"the options are {options!r:.60}; expected bert_jax.{kind.__name__}(…)")
+    from_dict(kind, to_dict(options))
 
 
 def _need_local(name: str, path: str) -> None:

@@ -215,8 +215,14 @@ def turns(sizes: Sequence[int], temperature: float, steps: int) -> np.ndarray:
     After any number of steps a task has had its share of them, to within a few (Webster's method). The shares are in
     proportion to sizes ** (1 / temperature); with temperature 1, after sum(sizes) steps each has had its size.
     """
-    shares = np.array(sizes, np.float64) ** (1 / temperature)
-    shares /= shares.sum()
+    with np.errstate(over="ignore", invalid="ignore"):
+        shares = np.array(sizes, np.float64) ** (1 / temperature)
+        shares /= shares.sum()
+    if not (shares * sum(sizes) > 0.5).all():  # its first turn is after half a share
+        raise UserError(
+            f"temperature={temperature:g} leaves no step of an epoch to the task with the fewest batches, "
+            f"{min(sizes):,} of {max(sizes):,} in the largest; give a higher one"
+        )
     counts = np.ceil(shares * steps).astype(np.int64) + len(sizes)
     times = np.concatenate([(np.arange(count) + 0.5) / share for count, share in zip(counts, shares, strict=True)])
     owners = np.repeat(np.arange(len(sizes)), counts)

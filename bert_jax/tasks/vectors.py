@@ -100,6 +100,18 @@ class _Columns:
         score = readers.asked_column(where, values, data.score_column, SCORE, "score_column")
         return cls((anchor, *([] if positive is None else [positive]), *negatives), score)
 
+    def say_alone(self, where: str, values: Mapping[str, Any]) -> None:
+        """Warn that training texts are their own positives where other columns may have what belongs to them."""
+        others = [repr(str(name)[:30]) for name in values if name not in (*self.texts, self.score)]
+        if len(self.texts) == 1 and others:
+            logging.warning(
+                "%s: of the texts only %r is read, so each is its own positive; %s is left out. If it has the positives, "
+                "name it with --data.positive_column",
+                where,
+                self.texts[0],
+                ", ".join(others[:10]),
+            )
+
     def check_late(self, where: str, values: Mapping[str, Any], data: VectorDataConfig) -> None:
         """Raise a UserError about a column that the first example lacks, which would be lost silently."""
         watched = [*(POSITIVE if len(self.texts) == 1 else ()), *(() if self.score else SCORE)]
@@ -156,6 +168,7 @@ def _read(
     for where, values in readers.own_rows(data, split, given, _columns_of_row, data.anchor_column):
         if columns is None:
             columns, keys = _Columns.of(where, values, data, split), set(values)
+            columns.say_alone(where, values)
         elif not values.keys() <= keys:
             columns.check_late(where, values, data)
         texts.append([readers.text_of(where, values, name) for name in columns.texts])

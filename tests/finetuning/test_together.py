@@ -33,6 +33,9 @@ def test_each_task_has_its_share_of_turns(sizes):
 def test_a_temperature_makes_shares_alike():
     assert np.bincount(turns((100, 1), 2.0, 110)).tolist() == [100, 10], "shares as the square roots, 10 to 1"
     assert np.bincount(turns((1000, 10), 1e9, 100)).tolist() == [50, 50]
+    for low in (0.3, 1e-9):
+        with pytest.raises(UserError, match=f"temperature={low:g} leaves no step of an epoch to the task with"):
+            turns((1000, 10), low, 1010)
 
 
 def states(*names):

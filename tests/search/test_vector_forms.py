@@ -126,6 +126,9 @@ def test_what_an_index_does_not_have_is_refused(index):
         (lambda: index.nearest(None), "vectors of queries are NoneType.*; expected a (list of arrays|csr_matrix)"),
         (lambda: bert_jax.SearchIndex(index.path, engine="exact"), "engine='exact' is no way to search"),
         (lambda: bert_jax.SearchIndex(index.path, engine=FaissHnsw(links=0)), "links=0 must be at least 2"),
+        (lambda: indices.run_index("c", None), r"the options are None; expected bert_jax.IndexConfig\(…\)"),
+        (lambda: indices.run_index("c", options(pathlib.Path(), block="x")), "block='x' must be of type int"),
+        (lambda: search.run_search("i", "q", SearchConfig(model=3)), "model=3 must be of type str"),
         (FaissHnsw(links=10**9).check, "links=1000000000 must be at most 4096"),
     ):
         with pytest.raises(UserError, match=says):

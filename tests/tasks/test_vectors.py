@@ -52,6 +52,13 @@ def load(path: pathlib.Path, name: str, content: str, split: str = "train", **op
     return vectors.load("vectors", VectorDataConfig(**{split: str(path / name)}, **options), split)
 
 
+def test_texts_that_are_their_own_positives_are_said_where_another_column_may_have_them(tmp_path, caplog):
+    assert len(load(tmp_path, "alone.tsv", "text\na\nb\n").texts) == 1 and not caplog.records
+    load(tmp_path, "more.tsv", "question\treply\na\tb\nc\td\n")
+    (record,) = caplog.records
+    assert "only 'question' is read, so each is its own positive; 'reply' is left out" in record.getMessage()
+
+
 def features(examples, **options):
     return vectors.features(examples, TOKENIZER, VectorOptions(**{"max_length": 16} | options))
 

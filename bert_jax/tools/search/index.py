@@ -22,7 +22,7 @@ from etils import epath
 
 from bert_jax.config.heads import FormName
 from bert_jax.config.options import from_record, option, to_dict
-from bert_jax.config.search import Engine, ExactSearch, IndexConfig
+from bert_jax.config.search import Engine, ExactSearch, IndexConfig, check_options
 from bert_jax.errors import UserError
 from bert_jax.files import parse_object, read_object, sealed, unsealed, write_atomically
 from bert_jax.formats.opening import need_model
@@ -293,6 +293,7 @@ def run_index(corpus: str | os.PathLike[str], config: IndexConfig) -> SearchInde
     Raises:
       UserError: the corpus is damaged, there is no such model, it has no vocabulary, or the output is taken.
     """
+    check_options(config, IndexConfig)
     config.check()
     file = beir.corpus_file(corpus)
     output = pathlib.Path(config.output).expanduser()

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bert_jax.config.options import to_dict
-from bert_jax.config.search import DEPTH, MineConfig, SearchConfig
+from bert_jax.config.search import DEPTH, MineConfig, SearchConfig, check_options
 from bert_jax.errors import UserError
 from bert_jax.files import near_path, write_atomically
 from bert_jax.formats.opening import need_model
@@ -136,6 +136,7 @@ def run_search(path: str, query: str, config: SearchConfig) -> list[Hit] | Searc
       UserError: there is no index, the model is another than the one that made it, a file is damaged, or a library is
         not installed.
     """
+    check_options(config, SearchConfig)
     config.check(query)
     if uses_words(config):
         engines.need_bm25()
@@ -326,6 +327,7 @@ def run_mine(path: str, config: MineConfig) -> int:
     Raises:
       UserError: see `run_search`; the output exists; or no pair has enough negatives.
     """
+    check_options(config, MineConfig)
     config.check()
     output = pathlib.Path(config.output).expanduser()
     if output.exists() and not config.overwrite:
