@@ -209,7 +209,10 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
     family = task_data.family_for(task, first.need_head(), first.path)
     family, examples = read_examples(first, task, family, config)
     check_outputs(family.prediction_names(examples, config.split), config)
-    features = family.features(examples, first.need_tokenizer(), options_of(members, task))
+    options = options_of(members, task)
+    if family is text and not isinstance(options, SentenceOptions):  # plain pairs for a model of rankings
+        options = SentenceOptions(max_length=options.max_length)
+    features = family.features(examples, first.need_tokenizer(), options)
     for member in members if first.need_head().kind in OF_TEXTS else ():
         task_data.check_pairs(
             member.history,

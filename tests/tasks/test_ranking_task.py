@@ -24,7 +24,7 @@ from bert_jax.finetuning import loop
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.pretrained.model import as_stored
 from bert_jax.tasks import ranking
-from bert_jax.tools.search.search import Reranker
+from bert_jax.tools.search.search import open_reranker
 from bert_jax.training.step import Program
 
 LISTS = '{"query": "a cat", "documents": ["the cat", "a dog", "the"], "labels": [2, 0, 1]}\n'
@@ -199,7 +199,8 @@ def test_a_run_leaves_a_model_that_ranks(trained):
     assert results["collapsed"] is None
     model, documents = bert_jax.load(place / "work"), ["the dog ran", "the cat ran"]
     scores = model.predict([("where is the cat", each) for each in documents])
-    np.testing.assert_allclose(Reranker(str(place / "work")).scores("where is the cat", documents), scores, rtol=1e-6)
+    reranker = open_reranker(str(place / "work"), "", 32)
+    np.testing.assert_allclose(reranker.scores("where is the cat", documents), scores, rtol=1e-6)
     bert_jax.convert(place / "work", place / "export", to="huggingface")
     exported = json.loads((place / "export" / "config.json").read_text())
     assert exported["sentence_transformers"] == {"activation_fn": "torch.nn.modules.linear.Identity"}
@@ -213,6 +214,8 @@ def test_a_run_leaves_a_model_that_ranks(trained):
     written = [place / "out.tsv", place / "work/predictions/dev/predictions_dev.tsv"]
     (theirs, ours) = ([line.split("\t") for line in file.read_text().splitlines()[1:]] for file in written)
     np.testing.assert_allclose(np.array(theirs, np.float64), np.array(ours, np.float64), rtol=1e-5)
+    run_predict(str(place / "work"), PredictConfig(text="where is the cat\tthe cat ran", output=str(place / "one.tsv")))
+    assert float((place / "one.tsv").read_text().split()[-1]) == pytest.approx(scores[1], rel=1e-5)
     with pytest.raises(UserError, match="is a single text, but .* was fine-tuned on pairs"):
         model.predict(["where is the cat"])
 
