@@ -341,7 +341,8 @@ def _fitting_scores(examples: VectorExamples, loss: VectorLoss) -> np.ndarray | 
             )
         if loss.takes == "triplets" and texts != 3:
             raise UserError(
-                f"{given} takes an anchor, a positive and one negative, but the examples have {texts} texts"
+                f"{given} takes an anchor, a positive and one negative, but the examples have {texts} texts; "
+                "give as many columns, or --options.loss.name=info_nce, which takes any number of negatives"
             )
         return None
     if scores is None:
