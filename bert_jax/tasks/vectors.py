@@ -105,8 +105,8 @@ class _Columns:
         others = [repr(str(name)[:30]) for name in values if name not in (*self.texts, self.score)]
         if len(self.texts) == 1 and others:
             logging.warning(
-                "%s: of the texts only %r is read, so each is its own positive; %s is left out. If it has the positives, "
-                "name it with --data.positive_column",
+                "%s: of the texts only %r is read, so each is its own positive; %s is left out. If it has the "
+                "positives, name it with --data.positive_column",
                 where,
                 self.texts[0],
                 ", ".join(others[:10]),
