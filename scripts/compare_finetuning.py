@@ -4,7 +4,8 @@
 
 TASK and OPTIONS are those of `bert-jax finetune`, without --workdir. From each seed, both sides start from the same
 weights and train on the same batches of the same token ids in the same order, at the same rates; dropout falls on other
-elements, and the weights of the new head are others. Both are scored on dev by the same code. PYTHON has torch,
+elements, and the weights of a new head are others. With --dropout=0 and a model that has the head of the task already,
+both do the same. Both are scored on dev by the same code. PYTHON has torch,
 transformers and accelerate. With --examples, both train on so many examples, chosen at random (of SQuAD: on the first
 articles that have so many questions). OUTPUT/TASK.json has all figures, and a run that is there is not repeated.
 
@@ -25,6 +26,7 @@ import numpy as np
 from bert_jax.config.finetuning import FinetuneConfig, check_finetune, task_defaults
 from bert_jax.console import parse
 from bert_jax.data.sequences import TrainingBatches
+from bert_jax.finetuning.plan import learning_rates, plan
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import open_stored
 from bert_jax.tasks.task_data import TaskData, read_task
@@ -48,6 +50,7 @@ def main() -> None:
     if given.examples:
         config, words = cut(config, words, given.examples, place)
     config = dataclasses.replace(check_finetune(config), bucket_window=1)  # the order of shared rows, and of Trainer
+    words = [*words, "--bucket_window=1"]
     stored = open_stored(config.init_from)
     data = read_task(config, stored.model, stored.need_tokenizer())
     (place / "model").mkdir(exist_ok=True)
@@ -121,8 +124,8 @@ def theirs(config: FinetuneConfig, data: TaskData, python: str, place: pathlib.P
         "outputs": data.head.outputs,
         "order": [batches.indices(step).tolist() for step in range(steps)],
         "batch_size": config.eval_batch_size,
-        "learning_rate": config.learning_rate,
-        "warmup_steps": round(config.warmup_share * steps),
+        "rates": learning_rates(plan(config)[0], config.schedule, config.warmup_share, steps).tolist(),
+        "epsilon": config.optimizer.epsilon,
         "weight_decay": config.optimizer.weight_decay,
         "seed": seed,
         "bfloat16": config.compute.dtype == "bfloat16",

@@ -46,13 +46,31 @@ class Rows(torch.utils.data.Dataset):
 
 
 class Ordered(transformers.Trainer):
-    """A Trainer whose batches come in a given order, all epochs in one."""
+    """A Trainer with given batches, those of all epochs, and given rates."""
 
     order: list[list[int]]
+    rates: list[float]
+
+    def compute_loss(self, model, inputs, return_outputs=False, **given):
+        """As Trainer's, but padding does not compete with the positions of an answer, since here it does not."""
+        if "start_positions" not in inputs:
+            return super().compute_loss(model, inputs, return_outputs, **given)
+        output = model(**{name: values for name, values in inputs.items() if not name.endswith("_positions")})
+        real, losses = inputs["attention_mask"] > 0, []
+        for name in ("start", "end"):
+            logits = output[f"{name}_logits"].float().masked_fill(~real, -1e9)
+            losses.append(torch.nn.functional.cross_entropy(logits, inputs[f"{name}_positions"]))
+        loss = sum(losses) / 2
+        return (loss, output) if return_outputs else loss
 
     def get_train_dataloader(self):
         rows = self.train_dataset
         return torch.utils.data.DataLoader(rows, batch_sampler=self.order, collate_fn=rows.batch)
+
+    def create_scheduler(self, num_training_steps: int, optimizer=None):
+        factor = lambda step: self.rates[min(step, len(self.rates) - 1)] / max(self.rates)
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, factor)
+        return self.lr_scheduler
 
 
 def main(directory: pathlib.Path) -> None:
@@ -69,8 +87,8 @@ def main(directory: pathlib.Path) -> None:
     options = transformers.TrainingArguments(
         output_dir=str(directory / "trainer"),
         num_train_epochs=1,  # the order has all epochs
-        learning_rate=job["learning_rate"],
-        warmup_steps=job["warmup_steps"],
+        learning_rate=max(job["rates"]),
+        adam_epsilon=job["epsilon"],
         weight_decay=job["weight_decay"],
         per_device_eval_batch_size=job["batch_size"],
         bf16=job["bfloat16"],
@@ -81,7 +99,7 @@ def main(directory: pathlib.Path) -> None:
         disable_tqdm=True,
     )
     trainer = Ordered(model=model, args=options, train_dataset=train, eval_dataset=dev, data_collator=train.batch)
-    trainer.order = job["order"]
+    trainer.order, trainer.rates = job["order"], job["rates"]
     trainer.train()
     order = np.argsort([len(ids) for ids in dev.ids], kind="stable")
     model.eval()
