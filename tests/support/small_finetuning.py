@@ -19,6 +19,7 @@ from bert_jax.formats.opening import open_stored
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
 from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.training.step import Program
 
 MODEL = ModelConfig(
     hidden_size=32, num_layers=2, num_heads=2, intermediate_size=32, max_position_embeddings=32, initializer_range=0.1
@@ -93,3 +94,18 @@ def assert_same_weights(one, other):
 
 class Killed(BaseException):
     pass
+
+
+def killed_before(monkeypatch, *counts: int) -> list[int]:
+    """Raise Killed in place of the training steps of these numbers, from 1 on; return where each step begins."""
+    call, begun = Program.__call__, []
+
+    def interrupted(program, state, batch, *rate_and_seed):
+        if rate_and_seed:  # a step of training
+            begun.append(int(state.step))
+            if len(begun) in counts:
+                raise Killed
+        return call(program, state, batch, *rate_and_seed)
+
+    monkeypatch.setattr(Program, "__call__", interrupted)
+    return begun

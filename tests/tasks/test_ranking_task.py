@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from peer_outputs import run_with_peer
 from pretrained_model import SMALL, TOKENIZER, loaded, random_texts, stored_model, write_workdir
-from small_finetuning import Killed, assert_same_weights
+from small_finetuning import Killed, assert_same_weights, killed_before
 from small_pretraining import SCANNED, finetune, run_predict
 
 import bert_jax
@@ -25,7 +25,6 @@ from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.pretrained.model import as_stored
 from bert_jax.tasks import ranking
 from bert_jax.tools.search.search import open_reranker
-from bert_jax.training.step import Program
 
 LISTS = '{"query": "a cat", "documents": ["the cat", "a dog", "the"], "labels": [2, 0, 1]}\n'
 MINED = '{"anchor": "a cat", "positive": "the cat", "negative_1": "a dog", "negative_2": "the"}\n'
@@ -228,20 +227,12 @@ def test_an_interrupted_run_ends_the_same(trained, tmp_path, monkeypatch, packin
     _, config, _ = trained
     config = dataclasses.replace(config, epochs=2, packing=packing, save_every_steps=4)
     finetune(dataclasses.replace(config, workdir=str(tmp_path / "whole")))
-    call, steps = Program.__call__, []
-
-    def interrupted(program, state, batch, *rate_and_seed):
-        if rate_and_seed:
-            steps.append(int(state.step))
-            if len(steps) == 8:
-                raise Killed
-        return call(program, state, batch, *rate_and_seed)
-
     killed = dataclasses.replace(config, workdir=str(tmp_path / "killed"))
-    monkeypatch.setattr(Program, "__call__", interrupted)
+    steps = killed_before(monkeypatch, 8)
     with pytest.raises(Killed):
         finetune(killed)
     finetune(killed)
+    assert steps[8:] and steps[8] < 7, steps  # it goes on from the save, not from where it was killed
     assert_same_weights(tmp_path / "whole", tmp_path / "killed")
 
 

@@ -12,7 +12,7 @@ from peer_outputs import run_with_peer
 from pretrained_model import SMALL, TOKENIZER, loaded, random_texts, stored_model, write_workdir
 from scipy import sparse
 from scipy.stats import spearmanr
-from small_finetuning import Killed, assert_same_weights
+from small_finetuning import Killed, assert_same_weights, killed_before
 from small_pretraining import SCANNED, finetune, run_predict
 
 import bert_jax
@@ -40,7 +40,6 @@ from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.pretrained.model import as_stored
 from bert_jax.tasks import vectors
 from bert_jax.training.metrics import read_rows
-from bert_jax.training.step import Program
 
 PAIRS = "query\tanswer\tnegative\tnegative_2\na cat\ta dog\tthe\tin\nthe bird\ta house\ton\tmat\n"
 SCORED = "sentence1\tsentence2\tscore\na cat\ta dog\t4.5\nthe bird\ta house\t.5\n"
@@ -524,17 +523,8 @@ def test_an_interrupted_run_ends_the_same(trained, tmp_path, monkeypatch, packin
     config = dataclasses.replace(config, epochs=2, packing=packing, save_every_steps=4)
     whole = dataclasses.replace(config, workdir=str(tmp_path / "whole"))
     finetune(whole)
-    call, steps = Program.__call__, []
-
-    def interrupted(program, state, batch, *rate_and_seed):
-        if rate_and_seed:
-            steps.append(int(state.step))
-            if len(steps) == 11:
-                raise Killed
-        return call(program, state, batch, *rate_and_seed)
-
     killed = dataclasses.replace(config, workdir=str(tmp_path / "killed"))
-    monkeypatch.setattr(Program, "__call__", interrupted)
+    steps = killed_before(monkeypatch, 11)
     with pytest.raises(Killed):
         finetune(killed)
     finetune(killed)
