@@ -38,7 +38,7 @@ WRITE_ERRORS = (OSError, ValueError, RuntimeError)  # TensorStore reports a full
 class Checkpoints:
     """The checkpoints below one directory (local or gs://): one writer, and any number of readers (read_only=True).
 
-    Several writers in one program need directories with different names.
+    Several writers in one program need directories with different names, or runs with different ids.
 
     Args:
       best_metric: name of the held-out loss that determines the best steps of the latest phase; empty: there are none.
@@ -78,7 +78,7 @@ class Checkpoints:
 
     def _open(self, after_loss: bool = False) -> Manager:
         try:
-            return Manager(self.directory, self._config, self._ranks, after_loss)
+            return Manager(self.directory, self.run_id, self._config, self._ranks, after_loss)
         except OSError as error:
             raise UserError(
                 f"cannot write checkpoints below {self.directory}: {error}; give another --workdir"

@@ -46,8 +46,9 @@ class Manager(ocp.CheckpointManager):
     """Saves steps on request, in the background, into directories that appear with one rename.
 
     Args:
-      directory: local or gs://; two managers in one program need directories with different names, or their barriers
-        collide.
+      directory: local or gs://; two managers in one program need directories with different names, or runs with
+        different ids, or their barriers collide.
+      run_id: id of the run, the same on every host; None outside of runs.
       ranks: rank of each step with a held-out loss, lower being better; the caller adds and removes entries.
       after_loss: whether an earlier manager of this process lost `directory` during a save. Its last writes, which
         Orbax does not await, may still arrive: they are kept out of new saves, and the next start removes them.
@@ -56,6 +57,7 @@ class Manager(ocp.CheckpointManager):
     def __init__(
         self,
         directory: epath.Path,
+        run_id: str | None,
         config: CheckpointConfig,
         ranks: dict[int, tuple[int, float]],
         after_loss: bool = False,
@@ -71,7 +73,9 @@ class Manager(ocp.CheckpointManager):
             lightweight_initialize=True,  # Orbax's own notes about each step are not needed, and may be damaged
             save_decision_policy=ocp.checkpoint_managers.FixedIntervalPolicy(1),
             preservation_policy=_LastAndBest(config.keep_last, config.keep_best, ranks),
-            multiprocessing_options=ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=directory.name),
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                barrier_sync_key_prefix=f"{run_id or 'no run'}/{directory.name}"
+            ),
         )
         super().__init__(
             directory,

@@ -6,9 +6,11 @@ import pathlib
 import re
 import shutil
 import signal
+import sys
 import time
 import types
 
+import jax
 import pytest
 from dying import dying
 from pod import STARTED, finish, launch, logs, start
@@ -19,6 +21,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
 from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig
 from bert_jax.config.options import to_dict
+from bert_jax.finetuning.together import finetune_together
 from bert_jax.training.metrics import read_rows
 
 pytestmark = pytest.mark.slow
@@ -189,6 +192,68 @@ def test_two_hosts_train_vectors_as_one_and_go_on_exactly_after_kill_9(pretraine
     assert left(killed) == left(two)
     assert left(two)[0] == pytest.approx(left(one)[0], rel=1e-5) and len(left(two)[0]) == 18
     assert left(two)[0][:6] == pytest.approx(left(one)[0][:6], rel=1e-6)
+
+
+TWICE = """
+import sys
+sys.path.insert(0, {support!r})
+from dying import die_after
+from bert_jax.cli import commands
+*command, whole, killed = sys.argv[2:]
+assert commands.finetune([*command, whole]) == 0
+die_after({step})
+commands.finetune([*command, killed])
+"""
+
+
+def test_two_hosts_train_two_tasks_as_one_and_go_on_exactly_after_kill_9(pretrained, tmp_path):
+    """The weights of both tasks are written at a time. After a whole run, the hosts are killed in the next one."""
+    tagged = [f"{place} B-{place}\n{n} O\nis O\n" for n in range(24) for place in ("garden", "harbour")]
+    for name, some in (("train", tagged), ("dev", tagged[:16])):
+        (tmp_path / f"{name}.txt").write_text("\n".join(some))
+    rows = (pretrained / "data/train.tsv").read_text().splitlines(keepends=True)
+    for name, some in (("train", rows[:97]), ("dev", rows[:17])):
+        (tmp_path / f"{name}.tsv").write_text("".join(some))
+    usual = {"bucket_window": 1, "max_length": 16, "batch_size": 16}
+    tasks = {"topic": {"task": "text", "packing": "off", **usual}, "place": {"task": "ner", **usual}}
+    for task, ending in zip(tasks.values(), ("tsv", "txt"), strict=True):
+        task |= {name: str(tmp_path / f"{name}.{ending}") for name in ("train", "dev")}
+    (tmp_path / "tasks.json").write_text(json.dumps({"tasks": tasks}))
+    places = {"init_from": pretrained / "pretrained", "mesh.data": 2, "mesh.fsdp": 2, "compute.layers": "scan"}
+    run = {"epochs": 2, "learning_rate": 2e-3, "log_every_steps": 1, "save_every_steps": 4, "select": "best"}
+    options = [f"--{name}={value}" for name, value in (places | run).items()]
+    command = ["finetune", str(tmp_path / "tasks.json"), *options]
+
+    def left(workdir, name: str) -> tuple[dict, list, dict[str, bytes]]:
+        """What the record says of the arrays of a task, its figures, and the files of its predictions."""
+        home = workdir / "tasks" / name
+        (step,) = home.glob("checkpoints/step_*")
+        results = json.loads((home / "results.json").read_text())
+        files = {path.name: path.read_bytes() for path in (home / "predictions/dev").iterdir()}
+        figures = [results["metrics"], results["runs"][0]["training_loss"]]
+        return read_record(step / "record")["arrays"], figures, files
+
+    def losses(workdir) -> list[float]:
+        return [row["loss"] for row in read_rows(workdir / "metrics.jsonl") if row["kind"] == "train"]
+
+    one, two, killed = (tmp_path / name for name in ("one", "two", "killed"))
+    twice = [sys.executable, "-c", TWICE.format(support=str(pathlib.Path(__file__).parents[1] / "support"), step=13)]
+    processes = start([*command, f"--workdir={two}", f"--workdir={killed}"], two, 2, commands={0: twice, 1: twice})
+    here = types.SimpleNamespace(workdir=two)
+    codes = finish(processes, here)
+    assert -signal.SIGKILL in codes and 0 not in codes and (two / "results.json").exists(), logs(here)
+    assert (killed / "training").exists() and not (killed / "results.json").exists()
+    results_of([*command, f"--workdir={killed}"], killed, 2)
+    for name in tasks:
+        assert left(killed, name) == left(two, name)
+    assert losses(killed) == losses(two) and len(losses(two)) == 18
+    mesh = MeshConfig(data=2, fsdp=2)
+    finetune_together(
+        tasks,
+        **run | {"init_from": pretrained / "pretrained", "workdir": one, "mesh": mesh, "layers": "scan"},
+        devices=jax.devices()[:4],
+    )
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
 
 
 def test_interrupting_a_host_ends_fine_tuning_on_both_and_another_slice_goes_on(pretrained, tmp_path):
