@@ -54,7 +54,7 @@ def plain(values: Any) -> Any:
     """Return an array as lists of numbers of `DIGITS` places, with None for what is not finite."""
     if isinstance(values, list | np.ndarray):
         return [plain(each) for each in (values.tolist() if isinstance(values, np.ndarray) else values)]
-    return round(values, DIGITS) if math.isfinite(values) else None
+    return round(float(values), DIGITS) if math.isfinite(values) else None
 
 
 def checked(text: str, what: str = "text") -> str:
@@ -151,9 +151,7 @@ class Masks:
         hidden = [tokenizer.mask_id if place in self.places else number for place, number in enumerate(ids)]
         places = [place for place, number in enumerate(hidden) if number == tokenizer.mask_id]
         (logits,) = mask_logits(model, [assembled(tokenizer, hidden)])
-        found = {
-            place: _guessed(model, row, ids[place], self.top_k) for place, row in zip(places, logits, strict=True)
-        }
+        found = {place: _guessed(model, row, ids[place], self.top_k) for place, row in zip(places, logits, strict=True)}
         return {"masks": [{"place": place, **found[place]} for place in sorted(self.places)]}
 
 
@@ -171,12 +169,10 @@ class Sides:
         _check_places((self.place,), len(ids))
         both, types = assembled(tokenizer, ids)
         at = self.place + (0 if tokenizer.class_last else 1)
+        before = int((both[:at] == tokenizer.mask_id).sum())  # masks of the text itself
         both[at] = tokenizer.mask_id
         read = [(both, types), (both[: at + 1], types[: at + 1])]  # the second ends with the mask
-        found = [
-            _guessed(model, logits[-1 if number else list(np.flatnonzero(both == tokenizer.mask_id)).index(at)], ids[self.place], self.top_k)
-            for number, logits in enumerate(mask_logits(model, read))
-        ]
+        found = [_guessed(model, logits[before], ids[self.place], self.top_k) for logits in mask_logits(model, read)]
         tokens = [[tokenizer.tokens[number] for number in row] for row, _ in read]
         return {"both": {"read": tokens[0], **found[0]}, "left": {"read": tokens[1], **found[1]}, "place": at}
 
@@ -192,7 +188,7 @@ class NextSentences:
         sentences = make_splitter("split")(lines_of(self.text, MOST_LINES, "paragraph"))
         if not 3 <= len(sentences) <= MOST_LINES:
             raise UserError(
-                f"the paragraph has {len(sentences)} sentences; give 3 to {MOST_LINES}, so that there is another one to draw"
+                f"the paragraph has {len(sentences)} sentences; give 3 to {MOST_LINES}, so that others can be drawn"
             )
         draw, pairs = random.Random(self.seed), []
         for number in range(min(len(sentences) - 1, 8)):
@@ -372,7 +368,14 @@ class Preparation:
     def _examples(self, model: PretrainedModel, store: MemoryStore) -> dict[str, Any]:
         tokenizer, objective, masking = model.need_tokenizer(), MaskedWords(), MaskingConfig(unit=self.unit)
         examples = StoreExamples(
-            store, tokenizer, _phase(self.length, objective, masking), DataConfig(), masking, objective, "all", self.seed
+            store,
+            tokenizer,
+            _phase(self.length, objective, masking),
+            DataConfig(),
+            masking,
+            objective,
+            "all",
+            self.seed,
         )
         count = examples.num_examples(0)
         indices = np.arange(min(count, MOST_ROWS))
@@ -433,9 +436,7 @@ def _tokens(
     return found
 
 
-Question = (
-    Pieces | Masks | Sides | NextSentences | Journey | Attention | Senses | Neighbours | Preparation
-)
+Question = Pieces | Masks | Sides | NextSentences | Journey | Attention | Senses | Neighbours | Preparation
 QUESTIONS: dict[str, type[Question]] = {
     "pieces": Pieces,
     "masks": Masks,
