@@ -2,6 +2,8 @@
 
 import dataclasses
 import ipaddress
+import os
+from collections.abc import Iterable
 
 from bert_jax.config.options import check_effects, check_numbers, option
 from bert_jax.errors import UserError, at_least, need_no_negative, need_positive
@@ -85,6 +87,11 @@ class ServeConfig:
     ends it at once."""
     playground: bool = True
     """Whether the page is served on which one tries the models."""
+    study: str = option("", of=("playground",))
+    """Directory of a study of `bert-jax study` whose results the page shows. By default it shows none."""
+    index: str = option("", of=("playground",))
+    """Directory that `bert-jax index` wrote with one of the models, in which the page finds the neighbours of a text.
+    By default it finds none."""
     access_log: bool = True
     """Whether a line is printed for each request: client, method, route, status, seconds; never what was sent."""
     engine: EngineOptions = EngineOptions()
@@ -109,3 +116,25 @@ class ServeConfig:
         for host in self.allowed_hosts:
             if not host or any(sign in host for sign in "/: \t"):
                 raise UserError(f"allowed_hosts={host:.100} must be a name such as models.example.org, without a port")
+
+
+def named_models(words: Iterable[str]) -> dict[str, str]:
+    """Return the places of models by the names under which they are served; MODEL or NAME=MODEL."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, place = word.partition("=")
+        if not equals or "/" in name or os.path.exists(word):
+            name, place = name_of(word), word
+        if not name or not place:
+            raise UserError(f"{word!r:.100} must be a model, or NAME=MODEL")
+        if name in found:
+            raise UserError(f"two models are called {name}; give the names too, as NAME=MODEL")
+        found[name] = place
+    return found
+
+
+def name_of(place: str) -> str:
+    """Return the name of a model by its place: owner/name on the hub, or the last part of a path."""
+    if place.startswith("hf://"):
+        return place.removeprefix("hf://").partition("@")[0]
+    return os.path.basename(os.path.normpath(os.path.abspath(place))) if "://" not in place else place.rstrip("/")

@@ -25,8 +25,8 @@ from bert_jax.serving import native, openai
 from bert_jax.serving.bodies import Refusal, read_body
 from bert_jax.serving.engine import Engine
 from bert_jax.serving.openapi import described, page
-from bert_jax.serving.security import HEADERS, Doorkeeper, cors, page_policy, read_bytes
-from bert_jax.serving.service import Route, Service, longest_text
+from bert_jax.serving.security import HEADERS, Doorkeeper, Intake, cors, need_json, page_policy
+from bert_jax.serving.service import Route, Service, longest_text, refusal_of
 
 SLICE = 0.005
 """Seconds for which an answer is written as JSON before other requests have their turn."""
@@ -50,6 +50,7 @@ def make_app(engine: Engine, config: ServeConfig, token: bytes = b"") -> Starlet
         pages += playground_routes(engine, config)
     posted = [Path(route.path, _endpoint(service, route), methods=["POST"]) for route in routes]
     app = Starlette(routes=[*posted, *pages], exception_handlers={HTTPException: _refuse_unknown})
+    app.router.redirect_slashes = False
     app.state.service = service
     app.add_middleware(Guard, service=service, doorkeeper=Doorkeeper(config, token), paths=frozenset(_paths(app)))
     return app
@@ -71,22 +72,19 @@ def _endpoint(service: Service, route: Route) -> Callable[[Request], Awaitable[R
 
 async def _answer(service: Service, route: Route, kind: Any, request: Request) -> Response:
     """Read the body of a request, ask, and return the answer; the question is dropped when the client goes away."""
-    body = await read_bytes(request.scope, request.receive, service.config, service.metrics)
+    need_json(request.scope)
+    asked = read_body(await request.body(), kind, service.config.max_characters)
+    name = service.choose(route, asked.model)
+    answering = asyncio.ensure_future(route.answer(service, name, asked))
+    gone = asyncio.ensure_future(_disconnected(request.receive))
     try:
-        asked = read_body(body, kind, service.config.max_characters)
-        name = service.choose(route, asked.model)
-        answering = asyncio.ensure_future(route.answer(service, name, asked))
-        gone = asyncio.ensure_future(_disconnected(request.receive))
-        try:
-            await asyncio.wait((answering, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                raise ClientDisconnect
-            return Response(await _written(await answering), media_type="application/json")
-        finally:
-            answering.cancel()
-            gone.cancel()
+        await asyncio.wait((answering, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ClientDisconnect
+        return Response(await _written(await answering), media_type="application/json")
     finally:
-        service.metrics.body_bytes -= len(body)
+        answering.cancel()
+        gone.cancel()
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -276,16 +274,18 @@ class Guard:
             await send(message)
 
         try:
-            await self._handle(scope, receive, sending)
+            with Intake(scope, receive, self._service.config, self._service.metrics) as intake:
+                await self._handle(scope, intake, sending)
         except ClientDisconnect:
             status = 499  # as nginx logs it: nobody is there to be answered
-        except Refusal as refusal:
-            await refused(scope["path"], refusal)(scope, receive, sending)
-        except Exception:
-            logging.exception("a request to %s failed", self._route(scope))
-            if status:
+        except Exception as error:
+            refusal = refusal_of(error)
+            if refusal is None:
+                logging.exception("a request to %s failed", self._route(scope))
+                refusal = Refusal(500, "the server failed; its log says why")
+            if status:  # half of an answer is sent: all that is left is to close the connection
                 raise
-            await refused(scope["path"], Refusal(500, "the server failed; its log says why"))(scope, receive, sending)
+            await refused(scope["path"], refusal)(scope, receive, sending)
         finally:
             self._record(scope, status, time.monotonic() - began)
 

@@ -50,7 +50,7 @@ def read_body(body: bytes, kind: type[Body], longest: int) -> Body:
         none), 413 for a string that is too long, 422 for values of other types, unknown names and missing ones.
     """
     try:
-        values = parse_object(body)
+        values = parse_object(body, finite=True)
     except ValueError as error:
         raise Refusal(400, f"the body {error}") from None
     return _read(kind, values, "", longest)
@@ -90,9 +90,8 @@ def _read_object(kind: Any, value: Any, place: str, longest: int) -> Any:
     prefix = f"{place}." if place else ""
     for name in value:
         if name not in fields:
-            raise Refusal(
-                422, f"unknown field {prefix}{name:.60}; known are {', '.join(fields)}", f"{prefix}{name:.60}"
-            )
+            unknown = f"{prefix}{name:.60}"
+            raise Refusal(422, f"unknown field {unknown!r}; known are {', '.join(fields)}", unknown)
     for name, field in fields.items():
         if name not in value and _is_required(field):
             raise Refusal(422, f"{prefix}{name} is missing", f"{prefix}{name}")

@@ -17,8 +17,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from bert_jax.config.serving import ServeConfig, is_loopback
 from bert_jax.errors import UserError
@@ -182,45 +181,55 @@ def _client(scope: Scope) -> str:
     return ":".join(address.split(":")[:4]) if ":" in address else address
 
 
-async def read_bytes(scope: Scope, receive: Receive, config: ServeConfig, metrics: Metrics) -> bytes:
-    """Return the body of a request, whose bytes are counted as they arrive; the caller gives them back to `metrics`.
-
-    Raises:
-      Refusal: 415 unless it is said to be JSON, 413 if it has more bytes than are read, 429 if there are too many of
-        all requests, 408 if it takes too long.
-      ClientDisconnect: the client is gone.
-    """
+def need_json(scope: Scope) -> None:
+    """Raise a Refusal unless a request says that its body is JSON, as no form of another page can."""
     headers = Headers(scope=scope)
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" or headers.get("content-encoding", "identity") != "identity":
         raise Refusal(415, "the body must be JSON, with Content-Type: application/json and no Content-Encoding")
-    length = headers.get("content-length", "0")
-    if length.isdigit() and (len(length) > 15 or int(length) > config.max_body):
-        raise Refusal(413, f"the body has more than {config.max_body} bytes")
-    body, taken = bytearray(), 0
-    try:
-        async with asyncio.timeout(config.read_seconds):
-            more = True
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                chunk, more = message.get("body", b""), message.get("more_body", False)
-                if len(body) + len(chunk) > config.max_body:
-                    raise Refusal(413, f"the body has more than {config.max_body} bytes")
-                if metrics.body_bytes + len(chunk) > config.max_bodies:
-                    raise Refusal(429, "too many requests are being read; come again later", headers=retry_after(1))
-                body += chunk
-                taken += len(chunk)
-                metrics.body_bytes += len(chunk)
-    except TimeoutError:
-        message = f"the body did not arrive within {config.read_seconds:g} s"
-        metrics.body_bytes -= taken
-        raise Refusal(408, message, headers={"connection": "close"}) from None
-    except BaseException:
-        metrics.body_bytes -= taken
-        raise
-    return bytes(body)
+
+
+class Intake:
+    """The body of a request, whose bytes are counted as they arrive, and whose arrival is timed.
+
+    As a context, it gives the bytes back to `metrics.body_bytes` when the request is answered; as a function, it is
+    the `receive` of ASGI, which raises a Refusal: 413 for more bytes than are read, 429 for too many of all requests,
+    408 for a body that takes too long.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, config: ServeConfig, metrics: Metrics):
+        self._receive, self._config, self._metrics = receive, config, metrics
+        self._length: str = Headers(scope=scope).get("content-length", "0")
+        self._end: float = time.monotonic() + config.read_seconds
+        self._bytes, self._complete = 0, False
+
+    def __enter__(self) -> "Intake":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._metrics.body_bytes -= self._bytes
+
+    async def __call__(self) -> Message:
+        if self._complete:
+            return await self._receive()  # that the client is gone
+        most = self._config.max_body
+        if len(self._length) > 15 or self._length.isdigit() and int(self._length) > most:
+            raise Refusal(413, f"the body has more than {most} bytes")
+        try:
+            async with asyncio.timeout(max(0.0, self._end - time.monotonic())):
+                message = await self._receive()
+        except TimeoutError:
+            text = f"the body did not arrive within {self._config.read_seconds:g} s"
+            raise Refusal(408, text, headers={"connection": "close"}) from None
+        count = len(message.get("body", b""))
+        if self._bytes + count > most:
+            raise Refusal(413, f"the body has more than {most} bytes")
+        if self._metrics.body_bytes + count > self._config.max_bodies:
+            raise Refusal(429, "too many requests are being read; come again later", headers=retry_after(1))
+        self._bytes += count
+        self._metrics.body_bytes += count
+        self._complete = not message.get("more_body", False)
+        return message
 
 
 def cors(origin: str, method: str) -> Mapping[str, str]:

@@ -16,7 +16,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bert_jax.config.serving import ServeConfig
+from bert_jax.config.serving import ServeConfig, name_of, named_models
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.serving.app import make_app
@@ -40,7 +40,7 @@ def run_serve(words: Iterable[str], config: ServeConfig) -> int:
       UserError: a model cannot be opened or has no vocabulary, two have one name, or the address cannot be used.
     """
     config.check()
-    token, places = find_token(config), named(words)
+    token, places = find_token(config), named_models(words)
     listener = _listen(config)
     print(f"opening {', '.join(places.values())}", flush=True)
     server = _Server({name: load(place) for name, place in places.items()}, config, token, listener)
@@ -100,33 +100,11 @@ def serve(
     config.check()
     token = find_token(config)
     if isinstance(models, PretrainedModel):
-        models = {_name_of(models.path): models}
+        models = {name_of(models.path): models}
     elif not isinstance(models, Mapping):
-        models = {name: load(place) for name, place in named([os.fspath(models)]).items()}
+        models = {name: load(place) for name, place in named_models([os.fspath(models)]).items()}
     listener = _listen(config)
     return Served(_Server(models, config, token, listener), listener)
-
-
-def named(words: Iterable[str]) -> dict[str, str]:
-    """Return the places of models by the names under which they are served; see `run_serve`."""
-    found: dict[str, str] = {}
-    for word in words:
-        name, equals, place = word.partition("=")
-        if not equals or "/" in name or os.path.exists(word):
-            name, place = _name_of(word), word
-        if not name or not place:
-            raise UserError(f"{word!r:.100} must be a model, or NAME=MODEL")
-        if name in found:
-            raise UserError(f"two models are called {name}; give the names too, as NAME=MODEL")
-        found[name] = place
-    return found
-
-
-def _name_of(place: str) -> str:
-    """Return the name of a model by its place: owner/name on the hub, or the last part of a path."""
-    if place.startswith("hf://"):
-        return place.removeprefix("hf://").partition("@")[0]
-    return os.path.basename(os.path.normpath(os.path.abspath(place))) if "://" not in place else place.rstrip("/")
 
 
 def _listen(config: ServeConfig) -> socket.socket:
@@ -282,11 +260,7 @@ def _protocol(config: ServeConfig) -> type[H11Protocol]:
         def refuse(self, status: int, message: str) -> None:
             """Answer what is no request, and close the connection."""
             body = json.dumps({"error": message, "error_type": "Validation"}).encode()
-            headers = [
-                ("content-type", "application/json"),
-                ("content-length", str(len(body))),
-                ("connection", "close"),
-            ]
+            headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
             answer = (
                 h11.Response(status_code=status, headers=[*headers.items()]),
                 h11.Data(data=body),

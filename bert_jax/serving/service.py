@@ -170,23 +170,30 @@ class Service:
             raise Refusal(413, f"{field} has {len(inputs)} entries, and at most {most} are answered at once", field)
 
     async def ask(self, name: str, question: Question) -> Any:
-        """Return the answer of a model; raise a Refusal with the status of what the engine says."""
+        """Return the answer of a model; raise what the engine raises, of which `refusal_of` makes an answer."""
         if self.draining:
-            raise Refusal(503, "the server is about to end; ask another", headers={"connection": "close"})
-        try:
-            return await self.engine.ask(name, question)
-        except Overloaded as error:
-            raise Refusal(429, str(error), headers=retry_after(error.retry_after)) from None
-        except Draining:
-            raise Refusal(503, "the server is about to end; ask another", headers={"connection": "close"}) from None
-        except Late:
-            raise Refusal(504, "the answer was not computed before the deadline; send less, or later") from None
-        except Failed:
-            raise Refusal(500, "the computation failed; the log of the server says why") from None
-        except TooLarge as error:
-            raise Refusal(413, str(error)) from None
-        except UserError as error:
-            raise Refusal(422, str(error)) from None
+            raise Draining
+        return await self.engine.ask(name, question)
+
+
+def refusal_of(error: Exception) -> Refusal | None:
+    """Return what is answered where an engine or a check of ours raises `error`; None: it is a failure of ours."""
+    match error:
+        case Refusal():
+            return error
+        case Overloaded():
+            return Refusal(429, str(error), headers=retry_after(error.retry_after))
+        case Draining():
+            return Refusal(503, "the server is about to end; ask another", headers={"connection": "close"})
+        case Late():
+            return Refusal(504, "the answer was not computed before the deadline; send less, or later")
+        case Failed():
+            return Refusal(500, "the computation failed; the log of the server says why")
+        case TooLarge():
+            return Refusal(413, str(error))
+        case UserError():
+            return Refusal(422, str(error))
+    return None
 
 
 def retry_after(seconds: float) -> dict[str, str]:
