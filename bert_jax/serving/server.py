@@ -63,7 +63,7 @@ class Served:
             target=server.run, kwargs={"sockets": [listener]}, name="serving", daemon=True
         )
         self._thread.start()
-        while not server.service.ready and self._thread.is_alive():
+        while not (server.started and server.service.ready) and self._thread.is_alive():
             time.sleep(0.01)
         if not self._thread.is_alive():
             server.status()
@@ -98,23 +98,29 @@ def serve(
       UserError: as `bert-jax serve`.
     """
     config.check()
-    token = find_token(config)
-    if isinstance(models, PretrainedModel):
-        models = {name_of(models.path): models}
-    elif not isinstance(models, Mapping):
-        models = {name: load(place) for name, place in named_models([os.fspath(models)]).items()}
-    listener = _listen(config)
-    return Served(_Server(models, config, token, listener), listener)
+    token, listener = find_token(config), _listen(config)
+    with contextlib.ExitStack() as failed:
+        failed.callback(listener.close)
+        if isinstance(models, PretrainedModel):
+            models = {name_of(models.path): models}
+        elif not isinstance(models, Mapping):
+            models = {name: load(place) for name, place in named_models([os.fspath(models)]).items()}
+        found = Served(_Server(models, config, token, listener), listener)
+        failed.pop_all()
+    return found
 
 
 def _listen(config: ServeConfig) -> socket.socket:
-    """Return a socket that is bound, so that an address that is taken shows before models are read."""
+    """Return a socket with the address, so that one that is taken shows before models are read; nobody connects yet."""
+    listener = None
     try:
         family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
+        if listener is not None:
+            listener.close()
         raise UserError(
             f"cannot listen at {config.host}:{config.port}: {error.strerror or error}; give another --host or --port "
             "(--port=0: any that is free)"
