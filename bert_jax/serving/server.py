@@ -1,0 +1,287 @@
+"""The process of `bert-jax serve`: models opened, connections bounded, signals, and an end without lost answers."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from bert_jax.config.serving import ServeConfig, name_of, named_models
+from bert_jax.errors import UserError
+from bert_jax.pretrained.model import PretrainedModel, load
+from bert_jax.serving.app import make_app
+from bert_jax.serving.engine import Engine
+from bert_jax.serving.security import find_token
+from bert_jax.serving.service import Service
+
+WARMING = "compiling (warm-up)"
+"""Name of the thread that compiles; `console.leave` ends a process whose thread is called so without waiting for it."""
+AFTER_DRAIN = 2  # seconds in which what has been answered is sent, before connections are closed
+
+
+def run_serve(words: Iterable[str], config: ServeConfig) -> int:
+    """Serve models until a signal ends it; return the exit status.
+
+    Args:
+      words: models, each as a path or name for `bert_jax.load`, or as NAME=PATH.
+      config: the options.
+
+    Raises:
+      UserError: a model cannot be opened or has no vocabulary, two have one name, or the address cannot be used.
+    """
+    config.check()
+    token, places = find_token(config), named_models(words)
+    listener = _listen(config)
+    print(f"opening {', '.join(places.values())}", flush=True)
+    server = _Server({name: load(place) for name, place in places.items()}, config, token, listener)
+    print(server.greeting(), flush=True)
+    server.run(sockets=[listener])
+    return server.status()
+
+
+class Served:
+    """Models that a thread of this process serves; made by `bert_jax.serve`, ended by `close` or by `with`.
+
+    Attributes:
+      url (str): address of the server.
+    """
+
+    def __init__(self, server: "_Server", listener: socket.socket):
+        self._server = server
+        self.url: str = server.url
+        self._thread: threading.Thread = threading.Thread(
+            target=server.run, kwargs={"sockets": [listener]}, name="serving", daemon=True
+        )
+        self._thread.start()
+        while not server.service.ready and self._thread.is_alive():
+            time.sleep(0.01)
+        if not self._thread.is_alive():
+            server.status()
+            raise UserError("the server has ended before it was ready; the log says why")
+
+    def close(self) -> None:
+        """Answer what was accepted, and end the server."""
+        self._server.should_exit = True
+        self._thread.join()
+
+    def __enter__(self) -> "Served":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{', '.join(self._server.service.engine.models)} at {self.url}"
+
+
+def serve(
+    models: PretrainedModel | str | os.PathLike[str] | Mapping[str, PretrainedModel],
+    config: ServeConfig = ServeConfig(port=0, access_log=False),
+) -> Served:
+    """Serve models from this process, such as a notebook, and return at once when they are ready.
+
+    Args:
+      models: a model, a place that `bert_jax.load` opens, or models by name.
+      config: as `bert-jax serve` has them; by default a port that is free, and no line for each request.
+
+    Raises:
+      UserError: as `bert-jax serve`.
+    """
+    config.check()
+    token = find_token(config)
+    if isinstance(models, PretrainedModel):
+        models = {name_of(models.path): models}
+    elif not isinstance(models, Mapping):
+        models = {name: load(place) for name, place in named_models([os.fspath(models)]).items()}
+    listener = _listen(config)
+    return Served(_Server(models, config, token, listener), listener)
+
+
+def _listen(config: ServeConfig) -> socket.socket:
+    """Return a socket that is bound, so that an address that is taken shows before models are read."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise UserError(
+            f"cannot listen at {config.host}:{config.port}: {error.strerror or error}; give another --host or --port "
+            "(--port=0: any that is free)"
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with bounded connections, which drains the engine between its last request and its end."""
+
+    def __init__(
+        self, models: Mapping[str, PretrainedModel], config: ServeConfig, token: bytes, listener: socket.socket
+    ):
+        for model in models.values():
+            model.need_tokenizer()
+        self.engine: Engine = Engine(models, config.engine)
+        self.options: ServeConfig = config
+        app = make_app(self.engine, config, token)
+        self.service: Service = app.state.service
+        host, port = listener.getsockname()[:2]
+        self.url: str = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self._failure: list[BaseException] = []
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=_protocol(config),
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=max(1, round(config.read_seconds)),
+                timeout_graceful_shutdown=AFTER_DRAIN,
+            )
+        )
+
+    def greeting(self) -> str:
+        """Return the lines that a start prints: the address, and what each model answers."""
+        lines = [f"  {name}: {', '.join(self.service.served(name))}" for name in self.engine.models]
+        page = "the playground" if self.options.playground else "the description of all routes"
+        return "\n".join([f"serving at {self.url} ({page}; /docs describes the routes)", *lines])
+
+    def status(self) -> int:
+        """Return the exit status of the process; raise what the engine's start has raised."""
+        for failure in self._failure:
+            raise failure
+        return 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and compile the programs meanwhile: /ready says when they are there."""
+        await super().startup(sockets)
+        threading.Thread(target=self._warm_up, name=WARMING, daemon=True).start()
+
+    def _warm_up(self) -> None:
+        began = time.monotonic()
+        try:
+            self.engine.start()
+        except BaseException as failure:
+            self._failure.append(failure)
+            self.should_exit = True
+        else:
+            if threading.current_thread() is not threading.main_thread() and self.options.access_log:
+                print(f"ready after {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, answer what was accepted, and close the connections."""
+        self.service.draining = True
+        for server in self.servers:
+            server.close()
+        if not self._failure:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(
+                    self.engine.drain(self.options.drain_seconds), self.options.drain_seconds + AFTER_DRAIN
+                )
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End at SIGTERM and Ctrl+C with status 0 when all is answered, and at a second one at once.
+
+        uvicorn would raise the signal again at the end, and wait on at a second SIGTERM.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """End gently, or at once if that was asked for before."""
+        if self.should_exit:
+            os._exit(128 + sig)
+        self.should_exit = True
+
+
+def _protocol(config: ServeConfig) -> type[H11Protocol]:
+    """Return uvicorn's protocol with what it lacks: limits of connections and of the time for headers and answers."""
+
+    class Bounded(H11Protocol):
+        waiting: asyncio.TimerHandle | None = None
+        """Ends the connection unless a header is complete in time."""
+        stuck: asyncio.TimerHandle | None = None
+        """Ends it unless the client takes more of an answer in time."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > config.max_connections:
+                transport.abort()
+            else:
+                self.waiting = self.loop.call_later(config.read_seconds, self.too_slow)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop("waiting")
+            self._stop("stuck")
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self.waiting is None and self._is_between():
+                self.waiting = self.loop.call_later(config.read_seconds, self.too_slow)
+            super().data_received(data)
+            if not self._is_between():
+                self._stop("waiting")
+
+        def _is_between(self) -> bool:
+            return self.cycle is None or self.cycle.response_complete
+
+        def too_slow(self) -> None:
+            if self.conn.our_state is h11.IDLE:
+                self.refuse(408, f"the header did not arrive within {config.read_seconds:g} s")
+            else:  # what is left of a body that was refused
+                self.transport.abort()
+
+        def send_400_response(self, msg: str) -> None:
+            self.refuse(400, msg)
+
+        def refuse(self, status: int, message: str) -> None:
+            """Answer what is no request, and close the connection."""
+            body = json.dumps({"error": message, "error_type": "Validation"}).encode()
+            headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+            answer = (
+                h11.Response(status_code=status, headers=[*headers.items()]),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            )
+            with contextlib.suppress(h11.LocalProtocolError):  # another answer has begun
+                for event in answer:
+                    self.transport.write(self.conn.send(event) or b"")
+            self.transport.close()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.stuck = self.loop.call_later(config.read_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._stop("stuck")
+            super().resume_writing()
+
+        def _stop(self, name: str) -> None:
+            if (timer := getattr(self, name)) is not None:
+                timer.cancel()
+                setattr(self, name, None)
+
+    return Bounded
