@@ -5,7 +5,7 @@
 const byId = (id) => document.getElementById(id);
 const WAIT = 200; // milliseconds without a key before a question is sent
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const state = {about: null, model: "", token: ""};
+const state = {about: null, model: ""};
 
 // ---------------------------------------------------------------------------------------------- elements
 
@@ -50,18 +50,15 @@ function numbers(head, rows) {
 class Refused extends Error {}
 
 async function send(path, values, signal) {
-  const headers = state.token ? {Authorization: `Bearer ${state.token}`} : {};
-  const options = values === null ? {headers, signal}
-    : {method: "POST", headers: {...headers, "Content-Type": "application/json"}, body: JSON.stringify(values), signal};
+  const options = values === null ? {signal}
+    : {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(values), signal};
   const response = await fetch(new URL(`playground/${path}`, document.baseURI), options);
   const found = await response.json().catch(() => ({}));
   if (response.ok) return found;
-  if (response.status === 401) byId("door").hidden = false;
-  const reason = typeof found.error === "string" ? found.error : found.error?.message ?? found.message ?? found.detail;
-  const usual = {401: "The server asks for its token.", 429: "Too many requests are waiting; try again in a moment.",
-    503: "The server is starting or ending; try again in a moment."};
-  throw new Refused(typeof reason === "string" && reason ? reason : usual[response.status] ?? `The server answered ${response.status}.`);
+  throw new Refused(typeof found.error === "string" ? `${found.error}.`.replace(/\.\.$/, ".") : `The server answered ${response.status}.`);
 }
+
+const asking = (question) => `ask/${question}?model=${encodeURIComponent(state.model)}`;
 
 // A section: its form, its place for answers, and the question that is on its way.
 class Section {
@@ -98,7 +95,7 @@ class Section {
     try { return await send(path, values, signal); }
     catch (error) { return error instanceof Refused ? error : new Error("The server cannot be reached; is it still running?"); }
   }
-  path(values) { return [`ask/${this.question}`, {model: state.model, ...values}]; }
+  path(values) { return [asking(this.question), values]; }
   tell(text, wrong = false) {
     this.found = null;
     this.place.replaceChildren(make("p", wrong ? {class: "error", role: "alert"} : {class: "note"}, text));
@@ -135,7 +132,7 @@ class Choosable extends Section {
     const text = this.fields.text.value;
     if (text.trim() && this.divided !== text) {
       const number = ++this.last;
-      const found = await this.sent("ask/pieces", {model: state.model, text});
+      const found = await this.sent(asking("pieces"), {text});
       if (number !== this.last) return null;
       if (found instanceof Error) return this.tell(found.message, true);
       this.divide(found, text);
@@ -258,7 +255,7 @@ const neighbours = new Section("neighbours", "neighbours", {
   changed: () => { neighbours.fields.text.closest("label").hidden = neighbours.fields.among.value === "index"; },
 });
 neighbours.path = function path(values) {
-  return "text" in values ? ["ask/neighbours", {model: state.model, ...values}] : ["search", values];
+  return "text" in values ? [asking("neighbours"), values] : ["search", values];
 };
 
 let again = 0;
@@ -598,7 +595,6 @@ async function start() {
     byId("model-line").textContent = error instanceof Refused ? error.message : "The server cannot be reached; is it still running?";
     return;
   }
-  byId("door").hidden = true;
   const names = Object.keys(state.about.models);
   byId("model").replaceChildren(...names.map((name) => make("option", {value: name}, name)));
   byId("models").hidden = names.length < 2;
@@ -624,7 +620,6 @@ byId("theme").addEventListener("click", () => {
   theme(name);
 });
 byId("model").addEventListener("change", (event) => choose(event.target.value));
-byId("door").addEventListener("submit", (event) => { event.preventDefault(); state.token = byId("token").value; start(); });
 addEventListener("hashchange", () => { show(); byId("main").focus({preventScroll: true}); });
 theme(stored.get() in themes ? stored.get() : "");
 show();
