@@ -131,9 +131,9 @@ def _check_top(top_k: int) -> None:
         raise UserError(f"top_k={top_k} must be from 1 to {MOST_CANDIDATES}")
 
 
-def _check_places(places: tuple[int, ...], count: int) -> None:
+def _check_places(places: list[int], count: int) -> None:
     if not places or not all(0 <= place < count for place in places) or len(set(places)) < len(places):
-        raise UserError(f"the places to mask are {list(places)!r:.60}; give one or more of 0 to {count - 1}, each once")
+        raise UserError(f"the places to mask are {places!r:.60}; give one or more of 0 to {count - 1}, each once")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class Masks:
     """What a model writes in place of word pieces, by their places in the text."""
 
     text: str
-    places: tuple[int, ...]
+    places: list[int]
     top_k: int = 8
 
     def answer(self, model: PretrainedModel) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 const byId = (id) => document.getElementById(id);
 const WAIT = 200; // milliseconds without a key before a question is sent
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const state = {about: null, model: "", token: ""};
+const state = {about: null, model: ""};
 
 // ---------------------------------------------------------------------------------------------- elements
 
@@ -50,18 +50,15 @@ function numbers(head, rows) {
 class Refused extends Error {}
 
 async function send(path, values, signal) {
-  const headers = state.token ? {Authorization: `Bearer ${state.token}`} : {};
-  const options = values === null ? {headers, signal}
-    : {method: "POST", headers: {...headers, "Content-Type": "application/json"}, body: JSON.stringify(values), signal};
+  const options = values === null ? {signal}
+    : {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(values), signal};
   const response = await fetch(new URL(`playground/${path}`, document.baseURI), options);
   const found = await response.json().catch(() => ({}));
   if (response.ok) return found;
-  if (response.status === 401) byId("door").hidden = false;
-  const reason = typeof found.error === "string" ? found.error : found.error?.message ?? found.message ?? found.detail;
-  const usual = {401: "The server asks for its token.", 429: "Too many requests are waiting; try again in a moment.",
-    503: "The server is starting or ending; try again in a moment."};
-  throw new Refused(typeof reason === "string" && reason ? reason : usual[response.status] ?? `The server answered ${response.status}.`);
+  throw new Refused(typeof found.error === "string" ? `${found.error}.`.replace(/\.\.$/, ".") : `The server answered ${response.status}.`);
 }
+
+const asking = (question) => `ask/${question}?model=${encodeURIComponent(state.model)}`;
 
 // A section: its form, its place for answers, and the question that is on its way.
 class Section {
@@ -86,18 +83,19 @@ class Section {
     if (typeof values === "string") return this.tell(values);
     this.stop = new AbortController();
     const busy = setTimeout(() => this.place.setAttribute("aria-busy", "true"), 150);
-    try {
-      const found = await send(...this.path(values), this.stop.signal);
-      if (number === this.last) { this.found = found; this.redraw(); }
-    } catch (error) {
-      if (number !== this.last || error.name === "AbortError") return;
-      this.tell(error instanceof Refused ? error.message : "The server cannot be reached; is it still running?", true);
-    } finally {
-      clearTimeout(busy);
-      if (number === this.last) this.place.setAttribute("aria-busy", "false");
-    }
+    const found = await this.sent(...this.path(values), this.stop.signal);
+    clearTimeout(busy);
+    if (number !== this.last) return;
+    this.place.setAttribute("aria-busy", "false");
+    if (found instanceof Error) this.tell(found.message, true);
+    else { this.found = found; this.redraw(); }
   }
-  path(values) { return [`ask/${this.question}`, {model: state.model, ...values}]; }
+  // Return the answer to a question, or the error that a person is to read.
+  async sent(path, values, signal) {
+    try { return await send(path, values, signal); }
+    catch (error) { return error instanceof Refused ? error : new Error("The server cannot be reached; is it still running?"); }
+  }
+  path(values) { return [asking(this.question), values]; }
   tell(text, wrong = false) {
     this.found = null;
     this.place.replaceChildren(make("p", wrong ? {class: "error", role: "alert"} : {class: "note"}, text));
@@ -111,6 +109,15 @@ const needed = (text, what = "a text") => text.trim() ? null : `Type ${what}.`;
 
 // ---------------------------------------------------------------------------------------------- word pieces
 
+// Chips of word pieces, those of a word held together: a line is not broken within it unless it must be.
+function words(chips, continues) {
+  const groups = [];
+  chips.forEach((chip, place) => {
+    if (!continues(place) || !groups.length) groups.push(make("span", {class: "word"}));
+    groups.at(-1).append(chip);
+  });
+  return groups;
+}
 function pieceName(token, continues) { return continues && token.startsWith("##") ? token.slice(2) : token; }
 
 // The pieces of a text as buttons, for sections in which one is chosen.
@@ -125,10 +132,9 @@ class Choosable extends Section {
     const text = this.fields.text.value;
     if (text.trim() && this.divided !== text) {
       const number = ++this.last;
-      let found;
-      try { found = await send("ask/pieces", {model: state.model, text}); }
-      catch (error) { return number === this.last ? this.tell(error instanceof Refused ? error.message : "The server cannot be reached; is it still running?", true) : null; }
+      const found = await this.sent(asking("pieces"), {text});
       if (number !== this.last) return null;
+      if (found instanceof Error) return this.tell(found.message, true);
       this.divide(found, text);
     }
     if (!text.trim()) { this.group.replaceChildren(); this.divided = ""; }
@@ -139,10 +145,10 @@ class Choosable extends Section {
     const word = (place) => found.special[place] ? 0 : found.tokens[place].length - (found.continues[place] ? 100 : 0);
     const longest = found.tokens.map((_, place) => place).sort((one, other) => word(other) - word(one) || one - other)[0];
     this.places = longest === undefined ? [] : [longest];
-    this.group.replaceChildren(...found.tokens.map((token, place) => make("button", {
+    this.group.replaceChildren(...words(found.tokens.map((token, place) => make("button", {
       type: "button", class: found.continues[place] ? "piece continues" : "piece", "data-place": place,
       "aria-label": found.continues[place] ? `${pieceName(token, true)}, continues a word` : token,
-      onclick: () => this.press(place)}, pieceName(token, found.continues[place]))));
+      onclick: () => this.press(place)}, pieceName(token, found.continues[place]))), (place) => found.continues[place]));
     this.mark();
   }
   press(place) {
@@ -154,7 +160,7 @@ class Choosable extends Section {
     super.ask();
   }
   mark() {
-    for (const button of this.group.children) button.setAttribute("aria-pressed", String(this.places.includes(Number(button.dataset.place))));
+    for (const button of this.group.querySelectorAll("button")) button.setAttribute("aria-pressed", String(this.places.includes(Number(button.dataset.place))));
   }
 }
 
@@ -207,8 +213,8 @@ const pieces = new Section("pieces", "pieces", {
     const unknown = found.unknown.filter(Boolean).length, starts = found.continues.filter((each) => !each).length;
     const kind = (place) => ["piece", found.continues[place] && "continues", found.unknown[place] && "unknown", found.special[place] && !found.unknown[place] && "mask"].filter(Boolean).join(" ");
     return [
-      make("div", {class: "pieces"}, found.tokens.map((token, place) => make("span", {class: kind(place), title: token},
-        pieceName(token, found.continues[place]), make("small", {}, String(found.ids[place]))))),
+      make("div", {class: "pieces"}, words(found.tokens.map((token, place) => make("span", {class: kind(place), title: token},
+        pieceName(token, found.continues[place]), make("small", {}, String(found.ids[place])))), (place) => found.continues[place])),
       note(`${found.tokens.length} pieces, ${starts} of which begin a word or sign${unknown ? `; ${unknown} unknown` : ""}. `
         + `The vocabulary has ${found.vocabulary.toLocaleString("en")} entries; the model reads ${found.read.toLocaleString("en")} tokens at most.`),
       numbers(["place", "piece", "id", ""], found.tokens.map((token, place) => [String(place), token, String(found.ids[place]),
@@ -242,24 +248,25 @@ const neighbours = new Section("neighbours", "neighbours", {
   draw: (found) => {
     const most = Math.max(...found.hits.map((hit) => hit.score), 1e-9);
     const share = (score) => (found.measure === "cosine" ? score : score / most);
-    const made = table(["", found.measure ?? "score", ""], found.hits.map((hit) => [
-      make("span", {class: "number"}, hit.score.toFixed(3)), bar(share(hit.score)), hit.title ? `${hit.title}: ${hit.text}` : hit.text]));
-    for (const row of made.tBodies[0].rows) row.cells[1].style.width = "18%";
-    return found.hits.length ? card(made) : note("Nothing was found.");
+    const made = make("ol", {class: "hits"}, found.hits.map((hit) => make("li", {}, make("span", {class: "number"}, hit.score.toFixed(3)),
+      bar(share(hit.score)), make("span", {}, hit.title ? `${hit.title}: ${hit.text}` : hit.text))));
+    return found.hits.length ? card(note(found.measure ?? "score"), made) : note("Nothing was found.");
   },
   changed: () => { neighbours.fields.text.closest("label").hidden = neighbours.fields.among.value === "index"; },
 });
 neighbours.path = function path(values) {
-  return "text" in values ? ["ask/neighbours", {model: state.model, ...values}] : ["search", values];
+  return "text" in values ? [asking("neighbours"), values] : ["search", values];
 };
 
 let again = 0;
 const preparation = new Section("preparation", "preparation", {
-  values: (fields) => needed(fields.text.value, "a document") ?? {text: fields.text.value, length: Number(fields.length.value),
+  values: (fields) => needed(fields.text.value, "a document") ?? {text: fields.text.value, length: Number(fields.places.value),
     unit: fields.unit.value, seed: Number(fields.seed.value) || 0, again},
   draw: (found) => {
-    const spans = (names) => names.map((token) => make("span", {class: token.startsWith("##") ? "piece continues" : "piece"}, pieceName(token, token.startsWith("##"))));
-    const words = {mask: "masked", random: "random", kept: "kept"};
+    const joins = (token) => token.startsWith("##");
+    const spans = (names) => words(names.map((token) => make("span", {class: joins(token) ? "piece continues" : "piece"}, pieceName(token, joins(token)))),
+      (place) => joins(names[place]));
+    const became = {mask: "masked", random: "random", kept: "kept"};
     const drawn = found.examples.flatMap((example) => example.tokens).filter((token) => token.became);
     const count = (kind) => drawn.filter((token) => token.became === kind).length;
     const chip = (token) => {
@@ -268,6 +275,10 @@ const preparation = new Section("preparation", "preparation", {
       return make("span", {class: kind}, continues ? pieceName(token.token, true) : token.token,
         token.became ? make("small", {}, token.became === "kept" ? "kept" : `was ${token.original}`) : null);
     };
+    const row = (tokens) => make("p", {class: "pieces"}, words(tokens.map(chip), (place) => !tokens[place].became && joins(tokens[place].token)));
+    const key = (kind, text) => make("span", {class: "key"}, make("span", {class: `piece ${kind}`}, "abc"), text);
+    const said = (example, number) => note(`Example ${number + 1} of ${found.count}: ${example.is_next ? "the second segment follows (IsNext)"
+      : "the second segment is random (NotNext)"}, ${example.tokens.length} of ${example.places} places${example.cut ? `, ${example.cut} pieces cut off` : ""}`);
     const [rate, mask, random] = found.shares;
     const sentences = found.documents.reduce((sum, each) => sum + each.length, 0);
     return [
@@ -275,17 +286,17 @@ const preparation = new Section("preparation", "preparation", {
         ...found.documents.map((each, number) => make("div", {}, note(`Document ${number + 1}`), make("ol", {class: "sentences"},
           each.map((sentence) => make("li", {}, sentence.text)))))),
       card(make("h3", {}, "2. Word pieces"), ...found.documents.flat().map((sentence) => make("p", {class: "pieces"}, spans(sentence.pieces)))),
-      card(make("h3", {}, `3. Pairs between [CLS] and [SEP], and 4. masks`),
+      card(make("h3", {}, "3. Pairs between [CLS] and [SEP]"),
+        make("p", {}, key("second", "second segment")),
+        ...found.examples.map((example, number) => make("div", {}, said(example, number), row(example.tokens.map((token) => (
+          {...token, token: token.original ?? token.token, became: undefined})))))),
+      card(make("h3", {}, "4. Masks"),
         note(`${percent(rate)} of the tokens are to be predicted; of these ${percent(mask)} become the mask, ${percent(random)} a random piece, and the others are kept. `
           + `Here: ${count("mask")} masked, ${count("random")} random, ${count("kept")} kept.`),
-        make("p", {}, ...[["mask", "masked"], ["random", "a random piece"], ["kept", "kept, predicted all the same"], ["second", "second segment"]].map(([kind, text]) =>
-          make("span", {class: "key"}, make("span", {class: `piece ${kind}`}, "abc"), text))),
-        ...found.examples.map((example, number) => make("div", {class: "example", "data-example": number},
-          note(`Example ${number + 1} of ${found.count}: ${example.is_next ? "the second segment follows (IsNext)" : "the second segment is random (NotNext)"}, `
-            + `${example.tokens.length} of ${example.places} places${example.cut ? `, ${example.cut} pieces cut off` : ""}`),
-          make("p", {class: "pieces"}, example.tokens.map(chip))))),
+        make("p", {}, key("mask", "masked"), key("random", "a random piece"), key("kept", "kept, and predicted all the same")),
+        ...found.examples.map((example, number) => make("div", {class: "example", "data-example": number}, note(`Example ${number + 1}`), row(example.tokens)))),
       numbers(["example", "place", "token", "segment", "predicts", "became"], found.examples.flatMap((example, number) => example.tokens.map((token, place) =>
-        [String(number + 1), String(place), token.token, token.segment ? "B" : "A", token.original ?? "", words[token.became] ?? ""]))),
+        [String(number + 1), String(place), token.token, token.segment ? "B" : "A", token.original ?? "", became[token.became] ?? ""]))),
     ];
   },
 });
@@ -295,7 +306,7 @@ preparation.fields.again.addEventListener("click", () => { again += 1; preparati
 
 // A chart of lines over stages: {name, values, kind}; `now` is the stage that is marked.
 function chart(series, names, now, label) {
-  const wide = 640, high = 200, left = 40, bottom = 26, values = series.flatMap((each) => each.values).filter((value) => value !== null);
+  const wide = room(), high = 200, left = 40, bottom = 26, values = series.flatMap((each) => each.values).filter((value) => value !== null);
   const low = Math.min(0, ...values), most = Math.max(1, ...values);
   const x = (place) => left + (names.length > 1 ? place / (names.length - 1) : 0.5) * (wide - left - 12);
   const y = (value) => 10 + (1 - (value - low) / (most - low)) * (high - bottom - 10);
@@ -314,6 +325,7 @@ function chart(series, names, now, label) {
   }
   return picture;
 }
+const room = () => Math.max(280, Math.min(680, byId("main").clientWidth - 60)); // pixels, so that texts keep their size
 const short = (names) => names.map((name) => /after layer/.test(name) ? name.replace("after layer ", "") : "in");
 
 function strip(values, scale) {
@@ -330,14 +342,20 @@ const journey = new Section("journey", "journey", {
     const stage = found.stages[fields.at.value], shown = found.stages.filter((each) => each.to_start);
     fields.stage.value = stage.name;
     fields.at.setAttribute("aria-valuetext", stage.name);
-    const scale = 2.2 * Math.sqrt(stage.values.flat().reduce((sum, value) => sum + value * value, 0) / stage.values.flat().length) || 1;
-    const rows = table(["token", `first ${stage.values[0].length} of the values`, "length", stage.to_start ? "to the start" : ""],
-      found.tokens.map((token, place) => [token, strip(journey.between(stage.values, place), scale),
+    const scale = strength(stage.values);
+    const rows = table(["token", `values 1–${stage.values[0].length}`, "length", stage.to_start ? "cosine" : ""],
+      found.tokens.map((token, place) => [token, strip(stage.values[place], scale),
         make("span", {class: "number"}, figure(stage.norms[place], 2)), make("span", {class: "number"}, stage.to_start ? figure(stage.to_start[place], 2) : "")]), {class: "strips"});
+    for (const [place, row] of [...rows.tBodies[0].rows].entries()) { // its curve below is shown with it
+      const mark = (on) => () => journey.place.querySelectorAll("polyline")[place]?.classList.toggle("chosen", on);
+      row.addEventListener("mouseenter", mark(true));
+      row.addEventListener("mouseleave", mark(false));
+    }
     const names = short(shown.map((each) => each.name));
     const mean = (each) => each.to_start.reduce((sum, value) => sum + value, 0) / each.to_start.length;
     const at = shown.indexOf(stage);
-    return [card(rows), note("Each strip is a vector: one hue for positive numbers, the other for negative ones, the stronger the larger."),
+    return [card(make("div", {class: "scroll"}, rows)), note(`Each strip is the beginning of a vector of ${found.width} values: one hue for positive numbers, the other for negative ones, `
+      + `the stronger the larger. The cosine is that with the input of layer 1.`),
       shown.length > 1 ? card(make("h3", {}, "Cosine with the input of layer 1"),
         chart([...found.tokens.map((token, place) => ({name: token, kind: "faint", values: shown.map((each) => each.to_start[place])})),
           {name: "mean", values: shown.map(mean)}], names, at < 0 ? null : at, "Cosine of each token's vector with its start, by layer, and their mean"),
@@ -345,32 +363,25 @@ const journey = new Section("journey", "journey", {
     ].filter(Boolean);
   },
 });
-// The values of a row that are drawn: on their way from the last stage to this one.
-journey.between = function between(values, place) {
-  const from = this.from?.[place], share = this.share ?? 1;
-  return !from || share >= 1 || from.length !== values[place].length ? values[place] : values[place].map((value, n) => from[n] + share * (value - from[n]));
-};
+const size = (values) => Math.sqrt(values.flat().reduce((sum, value) => sum + value * value, 0) / values.flat().length) || 1;
+const strength = (values) => 2.2 * size(values); // the number that is drawn in full colour
 journey.fields.at.addEventListener("input", () => {
   const found = journey.found;
   if (!found) return;
-  const before = found.stages.find((stage) => stage.name === journey.fields.stage.value);
+  const before = found.stages.find((stage) => stage.name === journey.fields.stage.value), after = found.stages[journey.fields.at.value];
   cancelAnimationFrame(journey.frame);
   journey.redraw();
   if (still.matches || !before) return;
-  const began = performance.now(), after = found.stages[journey.fields.at.value];
-  const unit = (values) => Math.sqrt(values.flat().reduce((sum, value) => sum + value * value, 0)) || 1;
-  const scaled = before.values.map((row) => row.map((value) => value * unit(after.values) / unit(before.values)));
+  const began = performance.now(), cells = [...journey.place.querySelectorAll("svg.strip")].map((row) => [...row.childNodes]);
+  const grown = size(after.values) / size(before.values), full = strength(after.values);
   const move = (time) => {
-    const share = Math.min(1, (time - began) / 220);
-    const rows = journey.place.querySelectorAll("svg.strip");
-    rows.forEach((row, place) => row.childNodes.forEach((cell, n) => {
-      const from = scaled[place]?.[n] ?? 0, value = from + share * (after.values[place][n] - from);
-      cell.setAttribute("class", value < 0 ? "minus" : "plus");
-      cell.setAttribute("opacity", Math.min(1, Math.abs(value) / journey.scale).toFixed(3));
+    const share = Math.max(0, Math.min(1, (time - began) / 220));
+    cells.forEach((row, place) => row.forEach((cell, number) => {
+      const from = (before.values[place][number] ?? 0) * grown, value = from + share * (after.values[place][number] - from);
+      set(cell, {class: value < 0 ? "minus" : "plus", opacity: Math.min(1, Math.abs(value) / full).toFixed(3)});
     }));
     if (share < 1) journey.frame = requestAnimationFrame(move);
   };
-  journey.scale = 2.2 * Math.sqrt(after.values.flat().reduce((sum, value) => sum + value * value, 0) / after.values.flat().length) || 1;
   journey.frame = requestAnimationFrame(move);
 });
 
@@ -400,8 +411,8 @@ const senses = new Section("senses", "senses", {
       return [value.toFixed(2), shade];
     })]), {class: "matrix"});
     const series = [{name: `“${found.word}”`, values: [found.static, ...found.means]}, {name: "other words of these sentences", kind: "other", values: [null, ...found.baseline]}];
-    const key = drawing("g", {}, drawing("text", {class: "key-accent", x: 620, y: 24, "text-anchor": "end"}, `“${found.word}”`),
-      drawing("text", {class: "key-other", x: 620, y: 40, "text-anchor": "end"}, "other words"));
+    const key = drawing("g", {}, drawing("text", {class: "key-accent", x: room() - 20, y: 24, "text-anchor": "end"}, `“${found.word}”`),
+      drawing("text", {class: "key-other", x: room() - 20, y: 40, "text-anchor": "end"}, "other words"));
     const curves = chart(series, ["table", ...short(names.slice(1))], at, "Mean cosine of the word's vectors by layer, and that of other words");
     curves.append(key);
     return [
@@ -483,7 +494,7 @@ function attend(found) {
     shade.style.opacity = (0.65 * shares[place] / most).toFixed(3);
     return make("li", {}, make("span", {class: `token shaded ${found.segments[place] ? "second" : ""}`, title: token}, shade, token), make("span", {class: "token number"}, shares[place] >= 0.005 ? percent(shares[place]) : ""));
   };
-  const lines = drawing("svg", {viewBox: `0 0 100 ${height}`, preserveAspectRatio: "none", "aria-hidden": "true"}, shares.flatMap((share, place) =>
+  const lines = drawing("svg", {viewBox: `0 0 100 ${height}`, height, preserveAspectRatio: "none", "aria-hidden": "true"}, shares.flatMap((share, place) =>
     share < 0.01 ? [] : [drawing("line", {x1: 0, x2: 100, y1: 28 * look.token + 14, y2: 28 * place + 14, "stroke-opacity": Math.max(0.08, Math.sqrt(share)).toFixed(3)})]));
   const move = (place, focus) => {
     if (place === look.token && !focus) return;
@@ -513,13 +524,13 @@ const ablations = new Section("ablations", "", {
   values: () => "", draw: (found, fields) => {
     const measure = found.measures[Number(fields.measure.value) || 0], arms = found.arms.filter((arm) => measure.arms[arm.name]);
     const values = arms.flatMap((arm) => measure.arms[arm.name].values), low = Math.min(...values), most = Math.max(...values);
-    const left = 210, wide = 680, high = 34 * arms.length + 34, room = (most - low || 1) * 0.06;
-    const x = (value) => left + (value - low + room) / (most - low + 2 * room || 1) * (wide - left - 20);
+    const wide = room(), left = Math.min(210, 0.42 * wide), high = 34 * arms.length + 34, edge = (most - low || 1) * 0.06, fits = Math.floor(left / 7);
+    const x = (value) => left + (value - low + edge) / (most - low + 2 * edge || 1) * (wide - left - 20);
     const picture = drawing("svg", {class: "chart", viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": `${measure.heading} of ${arms.length} arms; the table below has the numbers`});
     for (const value of [low, (low + most) / 2, most]) picture.append(drawing("line", {class: "axis", x1: x(value), x2: x(value), y1: 4, y2: high - 24}),
       drawing("text", {x: x(value), y: high - 8, "text-anchor": "middle"}, value.toPrecision(4)));
     arms.forEach((arm, row) => {
-      const each = measure.arms[arm.name], y = 34 * row + 20, name = arm.title.length > 30 ? `${arm.title.slice(0, 29)}…` : arm.title;
+      const each = measure.arms[arm.name], y = 34 * row + 20, name = arm.title.length > fits ? `${arm.title.slice(0, fits - 1)}…` : arm.title;
       picture.append(drawing("text", {x: left - 14, y: y + 4, "text-anchor": "end"}, name));
       for (const value of each.values) picture.append(drawing("circle", {class: "dot seed", cx: x(value), cy: y, r: 4}));
       if (each.deviation !== null) picture.append(drawing("line", {class: "spread", x1: x(each.mean - each.deviation), x2: x(each.mean + each.deviation), y1: y, y2: y}));
@@ -584,7 +595,6 @@ async function start() {
     byId("model-line").textContent = error instanceof Refused ? error.message : "The server cannot be reached; is it still running?";
     return;
   }
-  byId("door").hidden = true;
   const names = Object.keys(state.about.models);
   byId("model").replaceChildren(...names.map((name) => make("option", {value: name}, name)));
   byId("models").hidden = names.length < 2;
@@ -610,7 +620,6 @@ byId("theme").addEventListener("click", () => {
   theme(name);
 });
 byId("model").addEventListener("change", (event) => choose(event.target.value));
-byId("door").addEventListener("submit", (event) => { event.preventDefault(); state.token = byId("token").value; start(); });
 addEventListener("hashchange", () => { show(); byId("main").focus({preventScroll: true}); });
 theme(stored.get() in themes ? stored.get() : "");
 show();

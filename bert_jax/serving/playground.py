@@ -10,24 +10,24 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
 
 from bert_jax.config.finetuning import RESULTS
 from bert_jax.config.options import from_dict
-
+from bert_jax.config.serving import ServeConfig
 from bert_jax.errors import UserError
-from bert_jax.files import parse_object, read_object
+from bert_jax.files import read_object
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.serving.demonstrations import QUESTIONS, checked, described
+from bert_jax.serving.bodies import Refusal, read_body
+from bert_jax.serving.demonstrations import MOST_CHARACTERS, QUESTIONS, Question, checked, described
 from bert_jax.serving.engine import Engine
+from bert_jax.serving.security import need_json
 from bert_jax.tools.search.index import SearchIndex, read_index
 from bert_jax.tools.study import MeasuredFigure
-
-if TYPE_CHECKING:
-    from bert_jax.config.serving import ServeConfig
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.routing import Route
 
 HERE = pathlib.Path(__file__).parent
 PAGE = "playground.html"
@@ -37,24 +37,17 @@ POLICY = {
     "script-src": "'self'",
     "style-src": "'self'",
     "connect-src": "'self'",
-    "img-src": "'self' data:",
+    "img-src": "data:",
     "base-uri": "'none'",
     "form-action": "'none'",
     "frame-ancestors": "'self' http://localhost:* http://127.0.0.1:*",  # notebooks of this machine
 }
-HEADERS = {
-    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in POLICY.items()),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
-}
-MOST_BYTES = 65_536
-"""Of a question as JSON."""
+HEADERS = {"content-security-policy": "; ".join(f"{name} {value}" for name, value in POLICY.items())}
 MOST_FIGURES = 2_000
 """Of a study, arms times measures."""
 HITS = 10
-
-Ask = Callable[["Request"], Awaitable[Any]]
+MOST_SHOWN = 1_000
+"""Characters of a document that was found."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +57,7 @@ class Search:
     query: str
 
 
-def playground_routes(engine: Engine, config: "ServeConfig") -> "list[Route]":
+def playground_routes(engine: Engine, config: ServeConfig) -> list[Route]:
     """Return the routes of the page, / and /playground, and of what it asks, below /playground/.
 
     Args:
@@ -74,74 +67,66 @@ def playground_routes(engine: Engine, config: "ServeConfig") -> "list[Route]":
     Raises:
       UserError: a directory holds no results of a study or no index, or no model here made the index.
     """
-    from starlette.responses import FileResponse
-    from starlette.routing import Route
-
     figures = study_figures(config.study) if config.study else None
     index = _opened_index(config.index, engine) if config.index else None
 
-    async def page(request: "Request") -> "Response":
-        del request
+    async def page(_request: Request) -> Response:
         return FileResponse(HERE / PAGE, headers=HEADERS, media_type="text/html")
 
-    async def file(request: "Request") -> "Response":
-        name = request.url.path.rpartition("/")[2]
-        return FileResponse(HERE / name, headers=HEADERS, media_type=FILES[name])
-
-    async def about(request: "Request") -> Any:
-        del request
+    async def about(_request: Request) -> Response:
         models = {name: described(model) for name, model in engine.models.items()}
-        return {"models": models, "study": figures, "index": None if index is None else len(index[1])}
+        return JSONResponse({"models": models, "study": figures, "index": None if index is None else len(index[1])})
 
-    async def ask(request: "Request") -> Any:
-        values = await _sent(request)
-        name, kind = values.pop("model", None), QUESTIONS[request.url.path.rpartition("/")[2]]
-        if name not in engine.models:
-            raise UserError(f"model={name!r:.60} is not served here; give one of {', '.join(engine.models)}")
-        return await engine.run(name, from_dict(kind, values).answer)
-
-    async def search(request: "Request") -> Any:
-        query = checked(from_dict(Search, await _sent(request)).query, "query")
+    async def search(request: Request) -> Response:
+        query = checked((await _asked(request, Search)).query, "query")
         if index is None:
             raise UserError("no index is served; give --index=DIR, a directory that `bert-jax index` wrote")
         name, documents = index
         hits = await engine.run(name, lambda _: documents.search(query, HITS))
-        return {"hits": [{"score": hit.score, "title": hit.title, "text": hit.text[:1000]} for hit in hits]}
+        return JSONResponse(
+            {"hits": [{"score": hit.score, "title": hit.title, "text": hit.text[:MOST_SHOWN]} for hit in hits]}
+        )
 
     return [
         Route("/", page),
         Route("/playground", page),
-        *(Route(f"/playground/{name}", file) for name in FILES),
-        Route("/playground/about", _answered(about)),
-        Route("/playground/search", _answered(search), methods=["POST"]),
-        *(Route(f"/playground/ask/{name}", _answered(ask), methods=["POST"]) for name in QUESTIONS),
+        *(Route(f"/playground/{name}", _file(name, kind)) for name, kind in FILES.items()),
+        Route("/playground/about", about),
+        Route("/playground/search", search, methods=["POST"]),
+        *(
+            Route(f"/playground/ask/{name}", _answered(engine, kind), methods=["POST"])
+            for name, kind in QUESTIONS.items()
+        ),
     ]
 
 
-def _answered(ask: Ask) -> Callable[["Request"], Awaitable["Response"]]:
-    """Return an endpoint that sends what `ask` returns as JSON, and what people can mend with status 400."""
-    from starlette.responses import JSONResponse
-
-    async def endpoint(request: "Request") -> "Response":
-        try:
-            return JSONResponse(await ask(request), headers=HEADERS)
-        except UserError as error:
-            return JSONResponse({"error": str(error)}, status_code=400, headers=HEADERS)
-
-    return endpoint
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-async def _sent(request: "Request") -> dict[str, Any]:
-    """Return the JSON object of a request; raise a UserError if it is none, or too long."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise UserError(f"the question has more than {MOST_BYTES:,} bytes; shorten its texts")
-    try:
-        return parse_object(body)
-    except ValueError as error:
-        raise UserError(f"the question {error}") from None
+def _file(name: str, kind: str) -> Endpoint:
+    async def file(_request: Request) -> Response:
+        return FileResponse(HERE / name, media_type=kind)
+
+    return file
+
+
+def _answered(engine: Engine, kind: type[Question]) -> Endpoint:
+    """Return what answers a question of this kind by the model that the address names: /playground/ask/…?model=NAME."""
+
+    async def answer(request: Request) -> Response:
+        name = request.query_params.get("model", "")
+        if name not in engine.models:
+            known = ", ".join(engine.models)
+            raise Refusal(404, f"no model is called {name:.100}; give ?model= with one of {known}", "model")
+        question = await _asked(request, kind)
+        return JSONResponse(await engine.run(name, question.answer))
+
+    return answer
+
+
+async def _asked(request: Request, kind: Any) -> Any:
+    need_json(request.scope)
+    return read_body(await request.body(), kind, MOST_CHARACTERS)
 
 
 def _opened_index(path: str, engine: Engine) -> tuple[str, SearchIndex]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import html
 import json
 import os
 import signal
@@ -82,6 +83,14 @@ class Served:
 
     def __repr__(self) -> str:
         return f"{', '.join(self._server.service.engine.models)} at {self.url}"
+
+    def _repr_html_(self) -> str:
+        """Return the playground as a frame, which a notebook on this machine shows; the address alone without it."""
+        address = html.escape(self.url, quote=True)
+        link = f'<a href="{address}" target="_blank" rel="noopener">{html.escape(repr(self))}</a>'
+        if not self._server.options.playground:
+            return link
+        return f'{link}<iframe src="{address}/" title="playground" width="100%" height="720"></iframe>'
 
 
 def serve(
