@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from bert_jax.models.bert import BertForPreTraining
     from bert_jax.pretrained.model import PretrainedModel, load
     from bert_jax.pretraining import pretrain
-    from bert_jax.serving.server import serve
+    from bert_jax.serving.notebook import serve
     from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
     from bert_jax.tools.search.index import Hit, SearchIndex
     from bert_jax.tools.search.index import run_index as index
@@ -230,7 +230,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "prepare": "data.preparation.prepare:run_prepare",
     "pretrain": "pretraining",
     "search": "tools.search.search:run_search",
-    "serve": "serving.server",
+    "serve": "serving.notebook",
     "task_defaults": "config.finetuning",
     "train_vocab": "data.preparation.vocabularies:run_train_vocab",
     "with_options": "config.options",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from bert_jax.config.options import check_effects, check_numbers, option
-from bert_jax.errors import UserError, at_least, need_no_negative, need_positive
+from bert_jax.errors import UserError, at_least, need_extra, need_no_negative, need_positive
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,12 @@ class EngineOptions:
     def __post_init__(self) -> None:
         names = (field.name for field in dataclasses.fields(self))
         need_positive(self, "engine.", *names)
+
+
+def need_libraries(purpose: str) -> None:
+    """Raise a UserError unless what the extra `serve` brings is installed; `purpose` begins the message."""
+    for library in ("starlette", "uvicorn", "prometheus_client"):
+        need_extra(library, "serve", purpose)
 
 
 def is_loopback(host: str) -> bool:

@@ -18,7 +18,7 @@ from serving import QuickEngine, models
 from bert_jax.config.serving import ServeConfig
 from bert_jax.errors import UserError
 from bert_jax.serving import server as of_server
-from bert_jax.serving.server import serve
+from bert_jax.serving.notebook import serve
 
 ASK = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -234,8 +234,8 @@ def test_the_first_signal_ends_gently_and_the_second_at_once(monkeypatch):
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)
     process = types.SimpleNamespace(should_exit=False)
-    of_server._Server.handle_exit(process, signal.SIGTERM, None)
+    of_server.Server.handle_exit(process, signal.SIGTERM, None)
     assert process.should_exit and not ended
-    of_server._Server.handle_exit(process, signal.SIGTERM, None)
+    of_server.Server.handle_exit(process, signal.SIGTERM, None)
     assert ended == [128 + signal.SIGTERM]
     assert threading.current_thread() is threading.main_thread()
