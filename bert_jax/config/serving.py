@@ -81,7 +81,7 @@ class ServeConfig:
     """Most characters of a text."""
     max_connections: int = 1024
     """Most connections; more are closed at once."""
-    read_seconds: float = 10.0
+    read_seconds: float = 30.0
     """Seconds in which the header of a request must arrive, then its body, and in which a client must take some of an
     answer."""
     rate: float = 0.0
