@@ -79,7 +79,7 @@ def _read(hint: Any, value: Any, place: str, longest: int) -> Any:
         if isinstance(value, str) and len(value) > longest:
             raise Refusal(413, f"{place} has {len(value)} characters, and at most {longest} are read", place)
         for limit in notes:
-            if isinstance(limit, Range) and not limit.least <= value <= limit.most:
+            if isinstance(limit, Range) and isinstance(value, int | float) and not limit.least <= value <= limit.most:
                 raise Refusal(422, f"{place}={value} must be between {limit.least} and {limit.most}", place)
     return value
 
