@@ -15,7 +15,7 @@ from absl import logging
 from bert_jax.config.tasks import SentenceOptions, SequenceOptions, SquadOptions, TaggingOptions
 from bert_jax.data.sequences import Features, Uncut, as_features
 from bert_jax.errors import UserError
-from bert_jax.pretrained.outputs import Compute, MaskedWords, TaskScores
+from bert_jax.pretrained.outputs import Compute, MaskedWords, TaskScores, most_likely
 from bert_jax.pretrained.runner import softmax
 from bert_jax.tasks import ner, sentences, squad, squad_files
 from bert_jax.tasks.conll import Sentence
@@ -306,7 +306,7 @@ Filled = list[list[Candidate]]
 """Candidates for each mask of a text, the most likely first."""
 
 
-def fill_mask(model: Any, compute: Compute, texts: str | Iterable[str], top_k: int, batch_size: int) -> Any:
+def fill_mask(model: Any, texts: str | Iterable[str], top_k: int, batch_size: int) -> Any:
     """Return the `top_k` most likely pieces for each [MASK], in order, of one text, or of each of several.
 
     Every mask is predicted with the other masks in place; from left to right, from the words before it alone.
@@ -321,28 +321,44 @@ def fill_mask(model: Any, compute: Compute, texts: str | Iterable[str], top_k: i
     if isinstance(texts, tuple) or not isinstance(texts, Iterable):
         raise UserError(f"fill_mask takes a text or a list of texts, not {texts!r:.60}")
     rows = [_masked_row(model, text) for text in ([texts] if single else texts)]
-    ids = [row for row, _ in rows]
-    if not ids or batch_size < 1:
+    if not rows or batch_size < 1:
         raise UserError(
-            "no texts were given: an empty list" if not ids else f"batch_size={batch_size} must be positive"
+            "no texts were given: an empty list" if not rows else f"batch_size={batch_size} must be positive"
         )
+    filled = [[_named(tokenizer, *best) for best in masks] for masks in _at_masks(model, rows, top_k, batch_size)]
+    return filled[0] if single else filled
+
+
+def mask_logits(model: Any, rows: list[tuple[np.ndarray, np.ndarray]], batch_size: int = 32) -> list[np.ndarray]:
+    """Return the logits at each mask of texts as ids and token types, int32 [L] each: float32 [masks, V].
+
+    Every row has at least one mask, and no more tokens than the model reads.
+    """
+    return [np.stack(masks) for masks in _at_masks(model, rows, None, batch_size)]
+
+
+def _at_masks(model: Any, rows: list[tuple[np.ndarray, np.ndarray]], top_k: int | None, batch_size: int) -> list[Any]:
+    """Return for every row what `MaskedWords` are."""
+    check_fills_masks(model)
     features = as_features(rows, model.config.longest_sequence)
+    before = int(model.config.direction == "left_to_right")  # a token is predicted at the place before it
+    found: list[Any] = [None] * len(rows)
+    for numbers, masks in model.compute(
+        MaskedWords(model.tokenizer.mask_id, top_k, before), features, batch_size, False
+    ):
+        for number, own in zip(numbers, masks, strict=False):
+            found[number] = own
+    return found
+
+
+def check_fills_masks(model: Any) -> None:
+    """Raise a UserError if a model cannot predict a word from what is around it."""
     if model.config.two_directions:
         raise UserError(
             "this model predicts a word from one side of it at a time (model.layer=lstm, both directions), so it fills "
             "no mask; use one with model.direction=left_to_right, or a Transformer"
         )
-    before = int(model.config.direction == "left_to_right")  # a token is predicted at the place before it
     model.network.require("mlm")
-    filled: list[Filled] = [[] for _ in ids]
-    wanted = MaskedWords(tokenizer.mask_id, top_k, before)
-    for numbers, rows in compute(wanted, features, batch_size, False):
-        for words, number in zip(rows, numbers, strict=False):
-            filled[number] = [
-                [Candidate(tokenizer.tokens[token], float(share)) for token, share in zip(*found, strict=True)]
-                for found in words
-            ]
-    return filled[0] if single else filled
 
 
 def _masked_row(model: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -361,3 +377,12 @@ def _masked_row(model: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
             "shorten it"
         )
     return ids, types
+
+
+def candidates(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> Filled:
+    """Return the `top_k` most likely pieces for each row of logits [masks, V]."""
+    return [_named(tokenizer, *most_likely(row, top_k)) for row in logits]
+
+
+def _named(tokenizer: Tokenizer, tokens: np.ndarray, shares: np.ndarray) -> list[Candidate]:
+    return [Candidate(tokenizer.tokens[token], float(share)) for token, share in zip(tokens, shares, strict=True)]

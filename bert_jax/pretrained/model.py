@@ -215,6 +215,7 @@ class PretrainedModel:
       kind (str): its format.
       history (dict): step, metrics and config, as far as recorded.
       mesh (Mesh): the devices that hold the parameters.
+      compute (Compute): makes what answers are made of.
       unread (tuple): ids that the vector of a text leaves out: those of special tokens that were never trained.
 
     Texts are one string, one pair as a tuple, or a list of either; [MASK] in a text is the mask token, except for
@@ -241,7 +242,7 @@ class PretrainedModel:
         self._parameters = Parameters(params)
         self.unread: tuple[int, ...] = stored.unread
         self._runner = Runner(self.network, stored.head, self._parameters, mesh, stored.unread)
-        self._compute: Compute = functools.partial(computed, self._runner)
+        self.compute: Compute = functools.partial(computed, self._runner)
 
     @property
     def runner(self) -> Runner:
@@ -251,7 +252,7 @@ class PretrainedModel:
     def computed_by(self, compute: Compute) -> "PretrainedModel":
         """Return the same model, whose `embed`, `fill_mask`, `next_sentence` and `predict` are computed by another."""
         other = copy.copy(self)
-        other._compute = compute
+        other.compute = compute
         return other
 
     @property
@@ -303,7 +304,7 @@ class PretrainedModel:
         them: classification [C], regression [], choice [K], span [L, 2], tagging [L, C]."""
         if self.head is None:
             raise UserError(f"{self.path} has no task head, which gives the scores; fine-tune it first")
-        return task_scores(self.head.kind, self._compute, features, batch_size, progress=False)
+        return task_scores(self.head.kind, self.compute, features, batch_size, progress=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model with its current parameters, head and tokenizer to the new directory `path`, or nothing.
@@ -529,7 +530,7 @@ class PretrainedModel:
         if isinstance(form, SingleVector):
             single = vector_form(self, layers, pooling, weights, postprocess, normalize)
             features = read_texts(self, texts, longest, truncate)
-            return single.vectors(self._compute(single.output, features, batch_size, progress), len(features))
+            return single.vectors(self.compute(single.output, features, batch_size, progress), len(features))
         if layers != "last" or normalize is not None or weights is not None or postprocess is not None:
             raise UserError(
                 f"layers, weights, postprocess and normalize are for single vectors, and those of {self.path} are of "
@@ -539,9 +540,9 @@ class PretrainedModel:
             query = prompt == "query"
             longest = (form.query_length or longest) if query and max_length is None else longest
             features = token_features(self, read_texts(self, texts, longest, truncate), form, query)
-            return of_tokens(self._compute(VectorsOfTokens(), features, batch_size, progress), features)
+            return of_tokens(self.compute(VectorsOfTokens(), features, batch_size, progress), features)
         features = read_texts(self, texts, longest, truncate)
-        return of_words(self._compute(WeightsOfWords(), features, batch_size, progress))
+        return of_words(self.compute(WeightsOfWords(), features, batch_size, progress))
 
     @overload
     def fill_mask(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)
@@ -553,7 +554,7 @@ class PretrainedModel:
 
     def fill_mask(self, texts: str | Iterable[str], top_k: int = 5, *, batch_size: int = 32) -> Filled | list[Filled]:
         """Return the `top_k` most likely pieces for each [MASK] of a text, or a list of these for a list of texts."""
-        return fill_mask(self, self._compute, texts, top_k, batch_size)
+        return fill_mask(self, texts, top_k, batch_size)
 
     @overload
     def next_sentence(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)
@@ -574,7 +575,7 @@ class PretrainedModel:
         pairs = _text_pairs([first], [second]) if single else _text_pairs(first, second)
         found = [0.0] * len(pairs)
         self.network.require("pooler", "next_sentence")
-        for numbers, logits in self._compute(NextSentence(), read_texts(self, pairs), batch_size, None):
+        for numbers, logits in self.compute(NextSentence(), read_texts(self, pairs), batch_size, None):
             for number, row in zip(numbers, logits, strict=False):
                 found[number] = float(softmax(row)[0])
         return found[0] if single else found
@@ -593,7 +594,7 @@ class PretrainedModel:
           UserError: the model has no task head, or the inputs do not have its form, such as a pair for a model that was
             fine-tuned on single texts.
         """
-        return predict(self, self._compute, inputs, batch_size, progress)
+        return predict(self, self.compute, inputs, batch_size, progress)
 
 
 def load(

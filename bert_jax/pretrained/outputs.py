@@ -129,32 +129,30 @@ class MaskedWords:
     """The `top_k` most likely words at each mask: a list of ids int [k] and probabilities float64 [k]."""
 
     mask_id: int
-    top_k: int
+    top_k: int | None
+    """None: the logits of all words instead, float32 [V]."""
     before: int
     """Places before a mask at which it is predicted: 0, or 1 from left to right."""
 
     def packed(self, runner: Runner) -> bool:
         return False
 
-    def rows(self, runner: Runner, batch: Batch) -> list[list[tuple[np.ndarray, np.ndarray]]]:
-        found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in batch["input_ids"]]
+    def rows(self, runner: Runner, batch: Batch) -> list[list[Any]]:
+        found: list[list[Any]] = [[] for _ in batch["input_ids"]]
         row, position = np.nonzero((batch["input_ids"] == self.mask_id) & (batch["attention_mask"] > 0))
-        best = (
-            (best, shares[best])
-            for logits in runner.masked_words(batch, row, position - self.before)
-            for shares in softmax(logits)
-            for best in [_best(shares, self.top_k)]
-        )
-        for number, words in zip(row, best, strict=True):
-            found[number].append(words)
+        words = (word for part in runner.masked_words(batch, row, position - self.before) for word in part)
+        for number, logits in zip(row, words, strict=True):
+            found[number].append(logits if self.top_k is None else most_likely(logits, self.top_k))
         return found
 
 
-def _best(shares: np.ndarray, count: int) -> np.ndarray:
-    """Return the places of the largest numbers, the largest first, of equal ones the first."""
+def most_likely(logits: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the words with the highest logits [V], int [n], of equal ones the first, and their probabilities."""
+    shares = softmax(logits)
     least = np.partition(shares, -count)[-count]
     able = np.flatnonzero(shares >= least)
-    return able[np.argsort(-shares[able], kind="stable")[:count]]
+    best = able[np.argsort(-shares[able], kind="stable")[:count]]
+    return best, shares[best]
 
 
 def row_width(tokens: int, longest: int) -> int:
