@@ -23,6 +23,7 @@ from bert_jax.tasks.sentences import in_windows
 from bert_jax.tasks.task_data import check_pairs, recorded_options, recorded_task
 from bert_jax.tasks.text import word_places
 from bert_jax.tokenization.tokenizer import (
+    Tokenizer,
     assembled,
     check_utf8,
     join,
