@@ -9,6 +9,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bert_jax.config.serving import ServeConfig
 
+SLOWEST = 4096
+"""Bytes of a large answer that a client takes in a second, at least."""
+
 
 class Bounded(H11Protocol):
     """uvicorn's protocol with what it lacks: limits of connections, and of the time for headers and for answers."""
@@ -18,7 +21,7 @@ class Bounded(H11Protocol):
     waiting: asyncio.TimerHandle | None = None
     """Ends the connection unless a header is complete in time."""
     stuck: asyncio.TimerHandle | None = None
-    """Ends it unless the client takes more of an answer in time."""
+    """Ends it unless the client takes enough of an answer in time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -66,8 +69,24 @@ class Bounded(H11Protocol):
         self.transport.close()
 
     def pause_writing(self) -> None:
+        """Stop until the client has taken what is written; end the connection if all of them have too much of it."""
         super().pause_writing()
-        self.stuck = self.loop.call_later(self.options.read_seconds, self.transport.abort)
+        unsent = sum(each.transport.get_write_buffer_size() for each in self.connections)  # of all protocols
+        if unsent > self.options.max_unsent:
+            self.transport.abort()
+        else:
+            self._watch()
+
+    def _watch(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self.stuck = self.loop.call_later(self.options.read_seconds, self.check_taken, left)
+
+    def check_taken(self, before: int) -> None:
+        """End the connection if the client takes less of an answer than SLOWEST."""
+        if before - self.transport.get_write_buffer_size() < SLOWEST * self.options.read_seconds:
+            self.transport.abort()
+        else:
+            self._watch()
 
     def resume_writing(self) -> None:
         self._stop("stuck")
