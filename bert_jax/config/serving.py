@@ -87,16 +87,11 @@ class ServeConfig:
     ends it at once."""
     playground: bool = True
     """Whether the page is served on which one tries the models."""
-    study: str = ""
-    """Directory of a study whose results the page shows; by default it shows none."""
-    index: str = ""
-    """Directory that `bert-jax index` wrote with one of the models, in which the page also seeks neighbours; by default
-    it seeks them among the lines of the page alone."""
     study: str = option("", of=("playground",))
     """Directory of a study of `bert-jax study` whose results the page shows. By default it shows none."""
     index: str = option("", of=("playground",))
-    """Directory that `bert-jax index` wrote with one of the models, in which the page finds the neighbours of a text.
-    By default it finds none."""
+    """Directory that `bert-jax index` wrote with one of the models, in which the page also finds the neighbours of
+    a text. By default it finds them among its own lines alone."""
     access_log: bool = True
     """Whether a line is printed for each request: client, method, route, status, seconds; never what was sent."""
     engine: EngineOptions = EngineOptions()
@@ -115,8 +110,6 @@ class ServeConfig:
         at_least(self.max_body, max_bodies=self.max_bodies)
         need_positive(self, "", "read_seconds")
         need_no_negative(self, "", "rate", "drain_seconds")
-        if not self.playground and (self.study or self.index):
-            raise UserError("study and index are shown by the playground, and playground=False; leave them out")
         for origin in self.allowed_origins:
             if not origin.startswith(("http://", "https://")) or origin.count("/") != 2:
                 raise UserError(f"allowed_origins={origin:.100} must be https://NAME or http://NAME:PORT, and no path")

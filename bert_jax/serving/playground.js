@@ -382,7 +382,7 @@ journey.fields.at.addEventListener("input", () => {
     }));
     if (share < 1) journey.frame = requestAnimationFrame(move);
   };
-  journey.frame = requestAnimationFrame(move);
+  move(began);
 });
 
 function withMark(text, word) {
@@ -450,7 +450,7 @@ const attention = new Section("attention", "attention", {
     if (look.head !== "mean" && look.head >= found.weights.length) look.head = "mean";
     if (look.token === null || look.token >= found.tokens.length) look.token = Math.min(1, found.tokens.length - 1);
     const heads = make("div", {class: "heads", role: "group", "aria-label": "Heads"}, ["mean", ...found.weights.keys()].map((head) => {
-      const entropy = head === "mean" ? mean(found.heads.slice()) : found.entropies[head].reduce((sum, each) => sum + each, 0) / found.tokens.length;
+      const entropy = head === "mean" ? 0 : mean(found.entropies[head]);
       return make("button", {type: "button", "data-head": head, "aria-pressed": String(head === look.head),
         "aria-label": head === "mean" ? "mean of all heads" : `head ${head + 1}, entropy ${figure(entropy, 2)}`,
         onclick: () => { look.head = head; attention.redraw(); attention.place.querySelector(`[data-head="${head}"]`).focus(); }},
@@ -462,6 +462,8 @@ const attention = new Section("attention", "attention", {
     const made = [card(make("h3", {}, "Heads of this layer, with their mean entropy in nats"), heads), card(view, said)];
     attend(found);
     const weights = chosen(found, look.head);
+    made.push(make("details", {}, make("summary", {}, "Mean entropy of every layer and head"), make("div", {class: "scroll"},
+      table(["layer", ...found.heads[0].map((_, head) => `head ${head + 1}`)], found.heads.map((layer, number) => [String(number + 1), ...layer.map((each) => figure(each, 2))])))));
     made.push(numbers(["from \\ to", ...found.tokens], found.tokens.map((token, place) => [token, ...weights[place].map((value) => value.toFixed(3))])));
     return made;
   },
@@ -500,7 +502,7 @@ function attend(found) {
     if (place === look.token && !focus) return;
     look.token = place;
     attend(found);
-    if (focus || document.activeElement === document.body) view.querySelector(".chosen").focus({preventScroll: !focus});
+    if (focus) view.querySelector(".chosen").focus();
   };
   const held = view.contains(document.activeElement);
   const list = make("ol", {"aria-label": "Tokens", onkeydown: (event) => {
