@@ -73,6 +73,7 @@ class Section {
     this.form.addEventListener("input", (event) => {
       if (event.target.type === "range") return;
       clearTimeout(this.timer);
+      this.busy(true);
       this.timer = setTimeout(() => { this.changed?.(event.target.name); this.ask(); }, WAIT);
     });
   }
@@ -82,11 +83,10 @@ class Section {
     this.stop?.abort();
     if (typeof values === "string") return this.tell(values);
     this.stop = new AbortController();
-    const busy = setTimeout(() => this.place.setAttribute("aria-busy", "true"), 150);
+    this.busy(true);
     const found = await this.sent(...this.path(values), this.stop.signal);
-    clearTimeout(busy);
     if (number !== this.last) return;
-    this.place.setAttribute("aria-busy", "false");
+    this.busy(false);
     if (found instanceof Error) this.tell(found.message, true);
     else { this.found = found; this.redraw(); }
   }
@@ -99,8 +99,9 @@ class Section {
   tell(text, wrong = false) {
     this.found = null;
     this.place.replaceChildren(make("p", wrong ? {class: "error", role: "alert"} : {class: "note"}, text));
-    this.place.setAttribute("aria-busy", "false");
+    this.busy(false);
   }
+  busy(on) { this.place.setAttribute("aria-busy", String(on)); }
   redraw() { if (this.found) this.place.replaceChildren(...[this.draw(this.found, this.fields)].flat()); }
   open() { if (!this.found) this.ask(); }
 }
@@ -132,6 +133,7 @@ class Choosable extends Section {
     const text = this.fields.text.value;
     if (text.trim() && this.divided !== text) {
       const number = ++this.last;
+      this.busy(true);
       const found = await this.sent(asking("pieces"), {text});
       if (number !== this.last) return null;
       if (found instanceof Error) return this.tell(found.message, true);
@@ -583,6 +585,9 @@ function choose(name) {
   byId("model-line").textContent = `${name}: ${model.layers} layers, ${model.heads ? `${model.heads} heads, ` : ""}width ${model.width}`
     + (model.vocabulary === null ? ", no vocabulary" : `, ${model.vocabulary.toLocaleString("en")} word pieces`);
   attention.fields.layer.replaceChildren(...Array.from({length: model.layers}, (_, layer) => make("option", {value: layer}, String(layer + 1))));
+  const lengths = [...preparation.fields.places.options];
+  for (const option of lengths) option.disabled = Number(option.value) > model.read;
+  if (preparation.fields.places.selectedOptions[0].disabled) lengths.filter((option) => !option.disabled).at(-1).selected = true;
   for (const [id, section] of Object.entries(sections)) {
     section.found = null;
     section.divided = null;

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from pretrained_model import SMALL, TOKENIZER, WORDS, loaded, stored_model
-from serving import QuickEngine
+from serving import DirectEngine
 from starlette.testclient import TestClient
 
 from bert_jax.analysis.words import word_senses
@@ -25,13 +25,6 @@ TEXT = "the cat sat on the big mat."
 HOSTILE = '<b onclick="a()">'
 
 
-class Direct(QuickEngine):
-    """Runs what it is given at once."""
-
-    async def run(self, name, function):
-        return function(self.models[name])
-
-
 @pytest.fixture(scope="module")
 def model():
     return loaded(stored_model(SMALL))
@@ -39,7 +32,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def client(model):
-    app = make_app(Direct({"small": model}), ServeConfig(access_log=False))
+    app = make_app(DirectEngine({"small": model}), ServeConfig(access_log=False))
     return TestClient(app, base_url="http://localhost:8080")
 
 
