@@ -14,7 +14,7 @@ from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, f
 from bert_jax.config.analyses import ANALYSES
 from bert_jax.config.checks import check, check_given, training_paths
 from bert_jax.config.search import IndexConfig, MineConfig, SearchConfig
-from bert_jax.config.serving import ServeConfig, named_models
+from bert_jax.config.serving import ServeConfig, named_models, need_libraries
 from bert_jax.console import (
     asks_for_help,
     choices,
@@ -29,7 +29,7 @@ from bert_jax.console import (
     usage,
 )
 from bert_jax.devices.process import may_have_peers
-from bert_jax.errors import UserError, need_extra, need_place_to_write
+from bert_jax.errors import UserError, need_place_to_write
 
 T = TypeVar("T", IndexConfig, MineConfig)
 
@@ -614,9 +614,7 @@ def serve(arguments: list[str]) -> int:
     if not words:
         return 0
     config.check()
-    need_extra("starlette", "serve", "bert-jax serve")
-    need_extra("uvicorn", "serve", "bert-jax serve")
-    need_extra("prometheus_client", "serve", "bert-jax serve")
+    need_libraries("bert-jax serve")
     _need(models=named_models(words).values())
     from bert_jax.serving.server import run_serve
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from bert_jax.config.options import check_effects, check_numbers, option
-from bert_jax.errors import UserError, at_least, need_no_negative, need_positive
+from bert_jax.errors import UserError, at_least, need_extra, need_no_negative, need_positive
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,12 @@ class EngineOptions:
     def __post_init__(self) -> None:
         names = (field.name for field in dataclasses.fields(self))
         need_positive(self, "engine.", *names)
+
+
+def need_libraries(purpose: str) -> None:
+    """Raise a UserError unless what the extra `serve` brings is installed; `purpose` begins the message."""
+    for library in ("starlette", "uvicorn", "prometheus_client"):
+        need_extra(library, "serve", purpose)
 
 
 def is_loopback(host: str) -> bool:
@@ -75,7 +81,7 @@ class ServeConfig:
     """Most characters of a text."""
     max_connections: int = 1024
     """Most connections; more are closed at once."""
-    read_seconds: float = 10.0
+    read_seconds: float = 30.0
     """Seconds in which the header of a request must arrive, then its body, and in which a client must take some of an
     answer."""
     rate: float = 0.0
@@ -90,8 +96,8 @@ class ServeConfig:
     study: str = option("", of=("playground",))
     """Directory of a study of `bert-jax study` whose results the page shows. By default it shows none."""
     index: str = option("", of=("playground",))
-    """Directory that `bert-jax index` wrote with one of the models, in which the page also finds the neighbours of
-    a text. By default it finds them among its own lines alone."""
+    """Directory that `bert-jax index` wrote with one of the models, in which the page also seeks the neighbours of
+    a text. By default it seeks them among the lines of the page alone."""
     access_log: bool = True
     """Whether a line is printed for each request: client, method, route, status, seconds; never what was sent."""
     engine: EngineOptions = EngineOptions()

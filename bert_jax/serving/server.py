@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import html
 import json
 import os
 import signal
@@ -17,7 +16,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bert_jax.config.serving import ServeConfig, name_of, named_models
+from bert_jax.config.serving import ServeConfig, named_models
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.serving.app import make_app
@@ -42,88 +41,25 @@ def run_serve(words: Iterable[str], config: ServeConfig) -> int:
     """
     config.check()
     token, places = find_token(config), named_models(words)
-    listener = _listen(config)
+    listener = listen(config)
     print(f"opening {', '.join(places.values())}", flush=True)
-    server = _Server({name: load(place) for name, place in places.items()}, config, token, listener)
+    server = Server({name: load(place) for name, place in places.items()}, config, token, listener)
     print(server.greeting(), flush=True)
     server.run(sockets=[listener])
     return server.status()
 
 
-class Served:
-    """Models that a thread of this process serves; made by `bert_jax.serve`, ended by `close` or by `with`.
-
-    Attributes:
-      url (str): address of the server.
-    """
-
-    def __init__(self, server: "_Server", listener: socket.socket):
-        self._server = server
-        self.url: str = server.url
-        self._thread: threading.Thread = threading.Thread(
-            target=server.run, kwargs={"sockets": [listener]}, name="serving", daemon=True
-        )
-        self._thread.start()
-        while not server.service.ready and self._thread.is_alive():
-            time.sleep(0.01)
-        if not self._thread.is_alive():
-            server.status()
-            raise UserError("the server has ended before it was ready; the log says why")
-
-    def close(self) -> None:
-        """Answer what was accepted, and end the server."""
-        self._server.should_exit = True
-        self._thread.join()
-
-    def __enter__(self) -> "Served":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"{', '.join(self._server.service.engine.models)} at {self.url}"
-
-    def _repr_html_(self) -> str:
-        """Return the playground as a frame, which a notebook on this machine shows; the address alone without it."""
-        address = html.escape(self.url, quote=True)
-        link = f'<a href="{address}" target="_blank" rel="noopener">{html.escape(repr(self))}</a>'
-        if not self._server.options.playground:
-            return link
-        return f'{link}<iframe src="{address}/" title="playground" width="100%" height="720"></iframe>'
-
-
-def serve(
-    models: PretrainedModel | str | os.PathLike[str] | Mapping[str, PretrainedModel],
-    config: ServeConfig = ServeConfig(port=0, access_log=False),
-) -> Served:
-    """Serve models from this process, such as a notebook, and return at once when they are ready.
-
-    Args:
-      models: a model, a place that `bert_jax.load` opens, or models by name.
-      config: as `bert-jax serve` has them; by default a port that is free, and no line for each request.
-
-    Raises:
-      UserError: as `bert-jax serve`.
-    """
-    config.check()
-    token = find_token(config)
-    if isinstance(models, PretrainedModel):
-        models = {name_of(models.path): models}
-    elif not isinstance(models, Mapping):
-        models = {name: load(place) for name, place in named_models([os.fspath(models)]).items()}
-    listener = _listen(config)
-    return Served(_Server(models, config, token, listener), listener)
-
-
-def _listen(config: ServeConfig) -> socket.socket:
-    """Return a socket that is bound, so that an address that is taken shows before models are read."""
+def listen(config: ServeConfig) -> socket.socket:
+    """Return a socket with the address, so that one that is taken shows before models are read; nobody connects yet."""
+    listener = None
     try:
         family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
+        if listener is not None:
+            listener.close()
         raise UserError(
             f"cannot listen at {config.host}:{config.port}: {error.strerror or error}; give another --host or --port "
             "(--port=0: any that is free)"
@@ -132,7 +68,7 @@ def _listen(config: ServeConfig) -> socket.socket:
     return listener
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """uvicorn with bounded connections, which drains the engine between its last request and its end."""
 
     def __init__(
@@ -188,7 +124,7 @@ class _Server(uvicorn.Server):
             self._failure.append(failure)
             self.should_exit = True
         else:
-            if threading.current_thread() is not threading.main_thread() and self.options.access_log:
+            if self.options.access_log:
                 print(f"ready after {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

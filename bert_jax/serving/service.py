@@ -173,6 +173,8 @@ class Service:
         """Return the answer of a model; raise what the engine raises, of which `refusal_of` makes an answer."""
         if self.draining:
             raise Draining
+        if not self.engine.ready:
+            raise Refusal(503, "the models are not ready yet; /ready says when", headers=retry_after(1))
         return await self.engine.ask(name, question)
 
 

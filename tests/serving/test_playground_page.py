@@ -221,7 +221,7 @@ def test_attention_by_hover_and_keyboard(page, model):
     section = opened(page, "attention")
     section.locator("input[name=text]").fill(TEXT)
     settled(section)
-    section.locator("select[name=layer]").select_option(value="1")
+    section.locator("select[name=layer]").select_option(index=1)
     answer = settled(section)
     maps = model.encode(TEXT, attentions=True).attentions[1][0].astype(float)
     tokens = ["[CLS]", *TOKENIZER.tokenize(TEXT), "[SEP]"]
@@ -343,7 +343,7 @@ def test_ablations_of_a_study(page):
     answer = section.locator(".answer")
     assert "Which is better?" in answer.inner_text()
     assert answer.locator("tbody tr").first.inner_text().split("\t")[:2] == ["<i>a</i>", "0.5500"]
-    section.locator("select").select_option(value="1")
+    section.locator("select").select_option(index=1)
     playwright.expect(answer.locator("tbody tr").first).to_contain_text("0.2500", timeout=DEADLINE)
     assert "not told apart" in answer.inner_text() and answer.locator("circle").count() == 5
 

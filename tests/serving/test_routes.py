@@ -175,6 +175,8 @@ def test_an_answer_with_nan_is_an_error(client, engine, monkeypatch):
 def test_health_readiness_and_counts(client, engine):
     engine.ready = False
     assert [client.get(path).status_code for path in ("/health", "/ready")] == [200, 503]
+    early = client.post("/embed", json={"inputs": "a"})
+    assert early.status_code == 503 and early.headers["retry-after"] == "1"
     engine.ready = True
     assert client.get("/ready").json() == {"status": "ready"}
     client.app.state.service.draining = True
