@@ -332,42 +332,28 @@ def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size
     if isinstance(texts, tuple) or not isinstance(texts, Iterable):
         raise UserError(f"fill_mask takes a text or a list of texts, not {texts!r:.60}")
     rows = [_masked_row(model, text) for text in ([texts] if single else texts)]
-    if not rows or batch_size < 1:
+    ids = [row for row, _ in rows]
+    if not ids or batch_size < 1:
         raise UserError(
-            "no texts were given: an empty list" if not rows else f"batch_size={batch_size} must be positive"
+            "no texts were given: an empty list" if not ids else f"batch_size={batch_size} must be positive"
         )
-    filled = [candidates(logits, tokenizer, top_k) for logits in mask_logits(model, rows, batch_size)]
-    return filled[0] if single else filled
-
-
-def mask_logits(model: Any, rows: list[tuple[np.ndarray, np.ndarray]], batch_size: int = 32) -> list[np.ndarray]:
-    """Return the logits at each mask of texts as ids and token types, int32 [L] each: float32 [masks, V].
-
-    Every row has at least one mask, and no more tokens than the model reads.
-    """
-    check_fills_masks(model)
-    tokenizer, features = model.tokenizer, as_features(rows, model.config.longest_sequence)
-    before = int(model.config.direction == "left_to_right")  # a token is predicted at the place before it
-    masks = [np.flatnonzero(ids == tokenizer.mask_id) - before for ids, _ in rows]
-    width = 1 << (max(map(len, masks)) - 1).bit_length()  # so that another text rarely compiles again
-    found = [np.zeros((0, 0), np.float32)] * len(rows)
-    for numbers, batch in batches(features, batch_size):
-        batch["masked_positions"] = np.zeros((len(batch["input_ids"]), width), np.int32)
-        for row, number in enumerate(numbers):
-            batch["masked_positions"][row] = np.resize(masks[number], width)  # repeated where there are fewer
-        for logits, number in zip(model.mlm_logits(batch), numbers, strict=False):
-            found[number] = logits[: len(masks[number])]
-    return found
-
-
-def check_fills_masks(model: Any) -> None:
-    """Raise a UserError if a model cannot predict a word from what is around it."""
+    features = as_features(rows, model.config.longest_sequence)
     if model.config.two_directions:
         raise UserError(
             "this model predicts a word from one side of it at a time (model.layer=lstm, both directions), so it fills "
             "no mask; use one with model.direction=left_to_right, or a Transformer"
         )
-    model.network.require("mlm")
+    before = int(model.config.direction == "left_to_right")  # a token is predicted at the place before it
+    masks = [np.flatnonzero(row == tokenizer.mask_id) - before for row in ids]
+    width = 1 << (max(map(len, masks)) - 1).bit_length()  # so that another text rarely compiles again
+    filled: list[Filled] = [[] for _ in ids]
+    for numbers, batch in batches(features, batch_size):
+        batch["masked_positions"] = np.zeros((len(batch["input_ids"]), width), np.int32)
+        for row, number in enumerate(numbers):
+            batch["masked_positions"][row] = np.resize(masks[number], width)  # repeated where there are fewer
+        for logits, number in zip(model.mlm_logits(batch), numbers, strict=False):
+            filled[number] = _candidates(logits[: len(masks[number])], tokenizer, top_k)
+    return filled[0] if single else filled
 
 
 def _masked_row(model: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -388,8 +374,7 @@ def _masked_row(model: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
     return ids, types
 
 
-def candidates(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> Filled:
-    """Return the `top_k` most likely pieces for each row of logits [masks, V]."""
+def _candidates(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> Filled:
     probabilities = softmax(logits)
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]
     return [

@@ -73,6 +73,8 @@ class Section {
     this.form.addEventListener("input", (event) => {
       if (event.target.type === "range") return;
       clearTimeout(this.timer);
+      this.last += 1;
+      this.stop?.abort();
       this.busy(true);
       this.timer = setTimeout(() => { this.changed?.(event.target.name); this.ask(); }, WAIT);
     });
