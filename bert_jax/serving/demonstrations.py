@@ -189,7 +189,7 @@ class Sides:
     def answer(self, model: PretrainedModel) -> dict[str, Any]:
         _check_top(self.top_k)
         tokenizer, ids = model.need_tokenizer(), pieces_of(model, self.text)
-        _check_places((self.place,), len(ids))
+        _check_places([self.place], len(ids))
         both, types = assembled(tokenizer, ids)
         at = self.place + (0 if tokenizer.class_last else 1)
         before = int((both[:at] == tokenizer.mask_id).sum())  # masks of the text itself
@@ -342,9 +342,9 @@ class Neighbours:
 
     def answer(self, model: PretrainedModel) -> dict[str, Any]:
         query, lines = checked(self.query, "query"), lines_of(self.text, MOST_LINES, "list of lines")
-        form, options = FORMS[model.vector_form], {"normalize": True} if model.vector_form == "single" else {}
-        of_query = model.embed([query], prompt="query", **options)
-        of_lines = model.embed(lines, prompt="document", **options)
+        form, normalize = FORMS[model.vector_form], True if model.vector_form == "single" else None
+        of_query = model.embed([query], prompt="query", normalize=normalize)
+        of_lines = model.embed(lines, prompt="document", normalize=normalize)
         scores = form.scores(of_query, of_lines)
         order = np.argsort(-scores, kind="stable")
         return {

@@ -3,7 +3,7 @@
 "use strict";
 
 const byId = (id) => document.getElementById(id);
-const WAIT = 200; // milliseconds without a key before a question is sent
+const WAIT = 100; // milliseconds without a key before a question is sent
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const state = {about: null, model: ""};
 
