@@ -75,6 +75,8 @@ class ServeConfig:
     """Most bytes of the body of a request."""
     max_bodies: int = 64_000_000
     """Most bytes of all bodies that are being read or answered; more are told to come again."""
+    max_unsent: int = 256_000_000
+    """Most bytes of all answers that clients have not taken yet; a connection with more is closed."""
     max_inputs: int = 2048
     """Most texts, or pairs of texts, of a request."""
     max_characters: int = 200_000
@@ -82,8 +84,8 @@ class ServeConfig:
     max_connections: int = 1024
     """Most connections; more are closed at once."""
     read_seconds: float = 30.0
-    """Seconds in which the header of a request must arrive, then its body, and in which a client must take some of an
-    answer."""
+    """Seconds in which the header of a request must arrive, and then its body. A client that takes less than 4 KiB of a
+    large answer in each of as many seconds is left."""
     rate: float = 0.0
     """Most requests of a client, which is an address, in a second on average. 0: as many as it sends."""
     burst: int = option(20, of=("rate",))
@@ -112,7 +114,7 @@ class ServeConfig:
         if not 0 <= self.port < 65536:
             raise UserError(f"port={self.port} must be between 0 and 65535")
         at_least(1, max_body=self.max_body, max_inputs=self.max_inputs, max_characters=self.max_characters)
-        at_least(1, max_connections=self.max_connections, burst=self.burst)
+        at_least(1, max_unsent=self.max_unsent, max_connections=self.max_connections, burst=self.burst)
         at_least(self.max_body, max_bodies=self.max_bodies)
         need_positive(self, "", "read_seconds")
         need_no_negative(self, "", "rate", "drain_seconds")

@@ -306,7 +306,7 @@ async def predict(service: Service, name: str, body: PredictBody) -> list[Predic
 
 
 def _predictions(model: PretrainedModel, found: Label | Labels | float, raw: bool) -> list[Prediction]:
-    if isinstance(found, float):
+    if not isinstance(found, Label | Labels):
         return [Prediction(_activated(model, found, raw), "LABEL_0")]
     shares = np.array([*found.probabilities.values()])
     if raw:

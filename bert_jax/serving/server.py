@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -12,14 +11,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bert_jax.config.serving import ServeConfig, named_models
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.serving.app import make_app
+from bert_jax.serving.connections import bounded
 from bert_jax.serving.engine import Engine
 from bert_jax.serving.security import find_token
 from bert_jax.serving.service import Service
@@ -86,7 +84,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=_protocol(config),
+                http=bounded(config),
                 ws="none",
                 loop="asyncio",
                 lifespan="off",
@@ -160,73 +158,3 @@ class Server(uvicorn.Server):
         if self.should_exit:
             os._exit(128 + sig)
         self.should_exit = True
-
-
-def _protocol(config: ServeConfig) -> type[H11Protocol]:
-    """Return uvicorn's protocol with what it lacks: limits of connections and of the time for headers and answers."""
-
-    class Bounded(H11Protocol):
-        waiting: asyncio.TimerHandle | None = None
-        """Ends the connection unless a header is complete in time."""
-        stuck: asyncio.TimerHandle | None = None
-        """Ends it unless the client takes more of an answer in time."""
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            if len(self.connections) > config.max_connections:
-                transport.abort()
-            else:
-                self.waiting = self.loop.call_later(config.read_seconds, self.too_slow)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop("waiting")
-            self._stop("stuck")
-            super().connection_lost(exc)
-
-        def data_received(self, data: bytes) -> None:
-            if self.waiting is None and self._is_between():
-                self.waiting = self.loop.call_later(config.read_seconds, self.too_slow)
-            super().data_received(data)
-            if not self._is_between():
-                self._stop("waiting")
-
-        def _is_between(self) -> bool:
-            return self.cycle is None or self.cycle.response_complete
-
-        def too_slow(self) -> None:
-            if self.conn.our_state is h11.IDLE:
-                self.refuse(408, f"the header did not arrive within {config.read_seconds:g} s")
-            else:  # what is left of a body that was refused
-                self.transport.abort()
-
-        def send_400_response(self, msg: str) -> None:
-            self.refuse(400, msg)
-
-        def refuse(self, status: int, message: str) -> None:
-            """Answer what is no request, and close the connection."""
-            body = json.dumps({"error": message, "error_type": "Validation"}).encode()
-            headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
-            answer = (
-                h11.Response(status_code=status, headers=[*headers.items()]),
-                h11.Data(data=body),
-                h11.EndOfMessage(),
-            )
-            with contextlib.suppress(h11.LocalProtocolError):  # another answer has begun
-                for event in answer:
-                    self.transport.write(self.conn.send(event) or b"")
-            self.transport.close()
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self.stuck = self.loop.call_later(config.read_seconds, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            self._stop("stuck")
-            super().resume_writing()
-
-        def _stop(self, name: str) -> None:
-            if (timer := getattr(self, name)) is not None:
-                timer.cancel()
-                setattr(self, name, None)
-
-    return Bounded

@@ -1,7 +1,10 @@
 """Requests that are malformed or hostile: each is answered with one error in JSON, and the server goes on."""
 
+import dataclasses
 import json
+import typing
 
+import numpy as np
 import pytest
 from serving import QuickEngine, models
 from starlette.testclient import TestClient
@@ -199,3 +202,33 @@ def test_a_failure_of_ours_is_500_without_its_reason(client, monkeypatch):
     answer = client.post("/embed", json={"inputs": "a"})
     assert_refused(client, answer, 500)
     assert "secret" not in answer.text
+
+
+def random_value(random: np.random.Generator, depth: int = 0):
+    """A JSON value of few words, so that some of them fit."""
+    kind = random.integers(9 if depth < 4 else 6)
+    if kind < 3:
+        return ["a", "the [MASK]", ""][random.integers(3)]
+    if kind < 6:
+        return [1, 5, -1, 2.5, True, None, "query", "base64", 2**40, "words"][random.integers(10)]
+    if kind < 8:
+        return [random_value(random, depth + 1) for _ in range(random.integers(4))]
+    return {name: random_value(random, depth + 1) for name in random.choice(FIELDS, random.integers(4))}
+
+
+FIELDS = ["inputs", "question", "context", "candidates", "source_sentence", "sentences", "truncate", "model"]
+
+
+def test_random_bodies_are_answered_or_refused(client):
+    """Fields of the right names with values of all kinds never make the server fail."""
+    random, seen = np.random.default_rng(47), set()
+    for route in client.app.state.service.routes:
+        kind = typing.get_type_hints(route.answer)["body"]
+        for _ in range(40):
+            chosen = [
+                field.name for field in dataclasses.fields(kind) if field.name == "inputs" or random.random() < 0.6
+            ]
+            answer = client.post(route.path, json={name: random_value(random) for name in chosen})
+            seen.add(answer.status_code)
+            json.loads(answer.text)
+    assert {200, 422} <= seen <= {200, 400, 404, 413, 422}, seen

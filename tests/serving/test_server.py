@@ -142,14 +142,14 @@ def test_slow_headers_and_bodies_are_ended():
 
 
 def test_a_client_that_does_not_read_is_left():
-    """A connection that takes no more of an answer is closed in time."""
+    """A connection that takes no more of an answer is closed: in time, or at once if too much waits to be sent."""
 
     class Long(QuickEngine):
         async def ask(self, *arguments, **options):
             return ["x" * 20_000_000]
 
-    with served(Long, read_seconds=0.5) as handle:
-        with connected(handle) as connection:
+    for options in {"read_seconds": 0.5}, {"max_unsent": 10_000_000}:
+        with served(Long, **options) as handle, connected(handle) as connection:
             connection.sendall(ASK + b'Content-Length: 15\r\n\r\n{"inputs": "a"}')
             processes.wait_until(lambda: handle._server.service.metrics.text().count(b'route="/tokenize"'))
             connections = handle._server.server_state.connections
