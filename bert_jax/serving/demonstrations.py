@@ -26,9 +26,9 @@ from bert_jax.data.examples import StoreExamples
 from bert_jax.data.manifest import Options
 from bert_jax.data.masking import replacement
 from bert_jax.data.preparation.encoding import Encoder, TextReader
-from bert_jax.data.sequences import as_features, batches
 from bert_jax.data.store import MemoryStore
 from bert_jax.errors import UserError
+from bert_jax.pretrained.answers import candidates, check_fills_masks, mask_logits
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.pretrained.runner import softmax
 from bert_jax.tokenization.tokenizer import assembled, check_utf8, sequence_length
@@ -113,39 +113,16 @@ class Pieces:
         }
 
 
-def check_fills_masks(model: PretrainedModel) -> None:
-    """Raise a UserError if a model cannot predict a word from what is around it."""
-    model.network.require("mlm")
-    if model.config.two_directions:
-        raise UserError("this model predicts a word from one side of it at a time, so it fills no mask")
-
-
-def mask_logits(model: PretrainedModel, rows: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
-    """Return the logits at each mask of texts as ids and token types, int32 [L] each: float32 [masks, V]."""
-    check_fills_masks(model)
-    before = int(model.config.direction == "left_to_right")  # a token is predicted at the place before it
-    masks = [np.flatnonzero(ids == model.need_tokenizer().mask_id) - before for ids, _ in rows]
-    width = 1 << (max(map(len, masks)) - 1).bit_length()  # so that another text rarely compiles again
-    found = [np.zeros((0, 0), np.float32)] * len(rows)
-    for numbers, batch in batches(as_features(rows, model.config.longest_sequence), len(rows)):
-        batch["masked_positions"] = np.zeros((len(batch["input_ids"]), width), np.int32)
-        for row, number in enumerate(numbers):
-            batch["masked_positions"][row] = np.resize(masks[number], width)  # repeated where there are fewer
-        for logits, number in zip(model.mlm_logits(batch), numbers, strict=False):
-            found[number] = logits[: len(masks[number])]
-    return found
-
-
 def _guessed(model: PretrainedModel, logits: np.ndarray, original: int, top_k: int) -> dict[str, Any]:
     """Return the best candidates for one mask from its logits [V], and how probable the original was."""
     tokenizer, shares = model.need_tokenizer(), softmax(logits)
-    best = np.argsort(-shares, kind="stable")[:top_k]
+    best = candidates(logits[None], tokenizer, min(top_k, tokenizer.vocab_size))[0]
     return {
         "original": tokenizer.tokens[original],
         "probability": float(shares[original]),
         "rank": 1 + int((logits > logits[original]).sum()),
         "entropy": float(entr(shares).sum()),
-        "candidates": [{"token": tokenizer.tokens[number], "probability": float(shares[number])} for number in best],
+        "candidates": [dataclasses.asdict(each) for each in best],
     }
 
 
