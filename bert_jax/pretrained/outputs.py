@@ -245,21 +245,20 @@ def computed(
 
 
 def in_batches(
-    features: Features, batch_size: int, progress: bool | None, packed: bool, longest: int | None = None
+    features: Features, batch_size: int, progress: bool | None, packed: bool, longest: int
 ) -> Iterable[tuple[np.ndarray, Batch]]:
     """Yield batches with the numbers of their texts, with a bar if `progress`; None: if there are many.
 
-    With `packed`, several texts share a row, and on a CPU a batch may have fewer rows than `batch_size`. With
-    `longest`, the tokens that the model reads, the batches on a CPU are `BlockBatches`.
+    With `packed`, several texts share a row. On a CPU the batches are `BlockBatches`, for a model that reads `longest`
+    tokens, and may have fewer rows than `batch_size`.
     """
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be positive")
-    on_cpu = platform_in_use() == "cpu"
-    if on_cpu and longest is not None:
+    if platform_in_use() == "cpu":
         found = BlockBatches(features, longest, batch_size, cached_positions(), packed)
         count = len(found)
     elif packed and len(features) > 1:
-        found = PackedBatches(features, batch_size, cached_positions() if on_cpu else None)
+        found = PackedBatches(features, batch_size)
         count = len(found)
     else:
         found, count = batches(features, batch_size), -(-len(features) // batch_size)
