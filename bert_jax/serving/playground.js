@@ -604,6 +604,11 @@ async function start() {
     byId("model-line").textContent = error instanceof Refused ? error.message : "The server cannot be reached; is it still running?";
     return;
   }
+  if (!state.about.ready) {
+    byId("model-line").textContent = "the server compiles its programs …";
+    state.about = null;
+    return void setTimeout(start, 500);
+  }
   const names = Object.keys(state.about.models);
   byId("model").replaceChildren(...names.map((name) => make("option", {value: name}, name)));
   byId("models").hidden = names.length < 2;
