@@ -25,8 +25,9 @@ from bert_jax.serving import native, openai
 from bert_jax.serving.bodies import Refusal, read_body
 from bert_jax.serving.engine import Engine
 from bert_jax.serving.openapi import described, page
+from bert_jax.serving.questions import longest_text
 from bert_jax.serving.security import HEADERS, Doorkeeper, Intake, cors, need_json, page_policy
-from bert_jax.serving.service import Route, Service, longest_text, refusal_of
+from bert_jax.serving.service import Route, Service, refusal_of
 
 SLICE = 0.005
 """Seconds for which an answer is written as JSON before other requests have their turn."""

@@ -16,8 +16,17 @@ from bert_jax.pretrained.encodings import with_prompt
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.serving import service as of
 from bert_jax.serving.bodies import Range, Refusal
-from bert_jax.serving.engine import Embed, FillMask, NextSentence, Predict, Question, Rank, Similarity
-from bert_jax.serving.service import Counted, Route, Service, longest_text
+from bert_jax.serving.questions import (
+    Embed,
+    FillMask,
+    NextSentence,
+    Predict,
+    Question,
+    Rank,
+    Similarity,
+    longest_text,
+)
+from bert_jax.serving.service import Counted, Route, Service
 from bert_jax.tokenization.tokenizer import assembled, text_start
 
 Model = Annotated[str | None, "Name of the model; null: the first that can answer."]
