@@ -189,7 +189,7 @@ class Engine:
         until = time.monotonic() + seconds
         while self._requests and time.monotonic() < until:
             await asyncio.sleep(0.02)
-        self.close()
+        await asyncio.to_thread(self.close)
 
     def close(self) -> None:
         """Drop what is not answered, and end the threads."""
