@@ -82,7 +82,7 @@ async def _answer(service: Service, route: Route, kind: Any, request: Request) -
         await asyncio.wait((answering, gone), return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
             raise ClientDisconnect
-        return Response(await _written(await answering), media_type="application/json")
+        return Response(await _written(await answering, service.config.max_answer), media_type="application/json")
     finally:
         answering.cancel()
         gone.cancel()
@@ -93,22 +93,25 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _written(value: Any) -> bytes:
+async def _written(value: Any, most: int) -> bytes:
     """Return `value` as JSON; other requests have their turns while a long list is written.
 
     Raises:
-      Refusal: a number in it is NaN or infinite.
+      Refusal: it has more than `most` bytes, or a number in it is NaN or infinite.
     """
-    parts, since = [], time.monotonic()
+    parts, size, since = [], 0, time.monotonic()
     try:
         for part in _parts(value):
-            parts.append(part)
+            parts.append(part.encode())
+            size += len(parts[-1])
+            if size > most:
+                raise Refusal(413, f"the answer has more than {most} bytes; ask in parts, or for less")
             if time.monotonic() - since > SLICE:
                 await asyncio.sleep(0)
                 since = time.monotonic()
     except ValueError:
         raise Refusal(500, "the model's answer has a number that is not finite, so its weights are damaged") from None
-    return "".join(parts).encode()
+    return b"".join(parts)
 
 
 def _parts(value: Any) -> Iterator[str]:

@@ -24,6 +24,7 @@ from bert_jax.serving.service import Service
 
 WARMING = "compiling (warm-up)"
 """Name of the thread that compiles; `console.leave` ends a process whose thread is called so without waiting for it."""
+BACKLOG = 2048  # connections that wait to be accepted
 AFTER_DRAIN = 2  # seconds in which what has been answered is sent, before connections are closed
 
 
@@ -42,6 +43,7 @@ def run_serve(words: Iterable[str], config: ServeConfig) -> int:
     listener = listen(config)
     print(f"opening {', '.join(places.values())}", flush=True)
     server = Server({name: load(place) for name, place in places.items()}, config, token, listener)
+    listener.listen(BACKLOG)  # before the address is printed, which programs may be waiting for
     print(server.greeting(), flush=True)
     server.run(sockets=[listener])
     return server.status()
@@ -93,6 +95,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                backlog=BACKLOG,
                 timeout_keep_alive=max(1, round(config.read_seconds)),
                 timeout_graceful_shutdown=AFTER_DRAIN,
             )

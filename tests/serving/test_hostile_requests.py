@@ -14,7 +14,7 @@ from bert_jax.serving.app import make_app
 from bert_jax.serving.native import ROUTES
 
 CONFIG = ServeConfig(
-    max_inputs=4, max_characters=50, max_body=3000, max_bodies=6000, playground=False, access_log=False
+    max_inputs=4, max_characters=50, max_body=3000, max_bodies=6000, max_answer=2000, playground=False, access_log=False
 )
 JSON = {"content-type": "application/json"}
 
@@ -151,6 +151,8 @@ def test_every_route_reads_bounded_bodies_of_json(client, route):
         ("/rank", {"query": "a" * 51, "documents": ["b"]}),
         ("/predict", {"inputs": [["a"]] * 5}),
         ("/tokenize", {"inputs": ["a"] * 5}),
+        ("/tokenize", {"inputs": ["a " * 20] * 2}),
+        ("/fill-mask", {"inputs": ["[MASK]" * 8] * 4}),  # of many candidates a long answer
         ("/decode", {"ids": [[5]] * 5}),
         ("/v1/embeddings", {"input": ["a"] * 5}),
     ],
@@ -232,3 +234,14 @@ def test_random_bodies_are_answered_or_refused(client):
             seen.add(answer.status_code)
             json.loads(answer.text)
     assert {200, 422} <= seen <= {200, 400, 404, 413, 422}, seen
+
+
+def test_few_bytes_do_not_make_a_huge_answer(client):
+    """2 MB of masks, each with a thousand candidates, would be gigabytes; it is refused before they are computed."""
+    engine = client.app.state.service.engine
+    before = len(engine.asked)
+    wide = TestClient(make_app(engine, dataclasses.replace(CONFIG, max_body=10**6, max_bodies=10**6, max_inputs=200)))
+    answer = wide.post(
+        "/fill-mask", json={"inputs": ["[MASK]" * 8] * 100, "top_k": 1000}, headers={"host": "localhost"}
+    )
+    assert answer.status_code == 413 and "at most 100000" in answer.json()["error"] and len(engine.asked) == before
