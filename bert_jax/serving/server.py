@@ -53,8 +53,9 @@ def listen(config: ServeConfig) -> socket.socket:
     """Return a socket with the address, so that one that is taken shows before models are read; nobody connects yet."""
     listener = None
     try:
-        family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family)
+        family, kind, protocol, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+        # asyncio sends at once (TCP_NODELAY) where the protocol is said to be TCP; else an answer waits for 40 ms.
+        listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
