@@ -6,21 +6,18 @@ An error in the console, a dialog or a script of a text fails the test that meet
 import json
 import re
 import shutil
-import threading
 import time
 
 import numpy as np
 import pytest
-import uvicorn
 from pretrained_model import SMALL, TOKENIZER, loaded, stored_model
-from serving import DirectEngine
 
 from bert_jax.analysis.words import word_senses
 from bert_jax.config.search import IndexConfig
-from bert_jax.config.serving import ServeConfig
+from bert_jax.config.serving import EngineOptions, ServeConfig
 from bert_jax.pretrained.model import load
-from bert_jax.serving.app import make_app
 from bert_jax.serving.demonstrations import QUESTIONS, Preparation
+from bert_jax.serving.notebook import serve
 from bert_jax.tools.search.index import run_index
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -59,17 +56,11 @@ def address(model, tmp_path_factory):
     ]
     results = {"title": "Which is better?", "question": "a or b", "arms": arms, "measures": measures}
     (place / "results.json").write_text(json.dumps(results))
-    config = ServeConfig(index=str(place / "index"), study=str(place), access_log=False)
-    app = make_app(DirectEngine({"small": model}), config)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
+    options = EngineOptions(positions=128)  # few programs to compile
+    config = ServeConfig(port=0, index=str(place / "index"), study=str(place), access_log=False, engine=options)
+    with serve({"small": model}, config) as served:
+        assert f'src="{served.url}/"' in served._repr_html_()
+        yield served.url
 
 
 @pytest.fixture(scope="module")
