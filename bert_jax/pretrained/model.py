@@ -406,7 +406,8 @@ class PretrainedModel:
             there is one.
           batch_size: number of texts per batch, about. Several texts share a row where each can be computed as if it
             stood alone, which is not with attentions, recurrent layers, no layers or global tokens; others are padded
-            to a few lengths. So little is compiled, and results differ by rounding alone.
+            to a few lengths. So little is compiled. On a CPU the result of a text has the same bits in every batch
+            (see pretrained/outputs.py); elsewhere results differ by rounding alone.
           max_length: maximum number of tokens per text; None: what the model takes.
           truncate: whether to cut longer texts (the longer text of a pair first) and log a warning; False: raise a
             UserError.

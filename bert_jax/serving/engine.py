@@ -14,7 +14,7 @@ import functools
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -25,7 +25,7 @@ from bert_jax.config.serving import EngineOptions
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.pretrained.outputs import Output
+from bert_jax.pretrained.outputs import Output, Outputs
 from bert_jax.serving.questions import Embed as Embed
 from bert_jax.serving.questions import FillMask as FillMask
 from bert_jax.serving.questions import NextSentence as NextSentence
@@ -308,7 +308,7 @@ class Engine:
 
     def _compute(
         self, request: _Request, output: Output, features: Features, batch_size: int, progress: bool | None
-    ) -> Iterator[tuple[np.ndarray, Sequence[Any]]]:
+    ) -> Outputs:
         """Implement `Compute` for one request, by the batches of all."""
         if not len(features):
             return iter(())
@@ -340,8 +340,7 @@ class Engine:
 
     def _run(self) -> None:
         while True:
-            for request in self._late():
-                self._end(request, Late())
+            self._drop_late()
             with self._changed:
                 while not self._turns and self._state != "closed":
                     self._changed.wait()
@@ -360,14 +359,16 @@ class Engine:
                 self._fail(works)
             del turn, works  # or they would be kept until the next turn
 
-    def _late(self) -> list[_Request]:
+    def _drop_late(self) -> None:
         now = time.monotonic()
         with self._changed:
-            return [
+            late = [
                 request
                 for request in self._requests
                 if now > request.deadline and any(work.untaken for work in request.works)
             ]
+        for request in late:
+            self._end(request, Late())
 
     def _called(self, call: Call) -> None:
         try:

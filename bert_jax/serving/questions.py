@@ -119,10 +119,8 @@ class Rank:
         if model.head is not None:
             answers = model.predict([(self.query, document) for document in self.documents])
             return [_grade(model, answer) for answer in answers]
-        query, documents = (
-            model.embed(list(texts), prompt=prompt)
-            for texts, prompt in (([self.query], "query"), (self.documents, "document"))
-        )
+        query = model.embed([self.query], prompt="query")
+        documents = model.embed(list(self.documents), prompt="document")
         return FORMS[model.vector_form].scores(query, documents).tolist()
 
 

@@ -1,16 +1,22 @@
 """The engine: what it says is what the library says, and who waits for whom."""
 
 import asyncio
+import collections
+import concurrent.futures
 import dataclasses
+import gc
 import logging
 import threading
+import time
 
 import numpy as np
 import pytest
 from pretrained_model import CONFIG, loaded, random_texts, stored_model
 
 from bert_jax.config import HeadConfig
+from bert_jax.config.heads import EmbeddingConfig, TokenVectors, WordVector
 from bert_jax.config.serving import EngineOptions
+from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.serving.engine import (
     Draining,
@@ -26,6 +32,7 @@ from bert_jax.serving.engine import (
     Similarity,
     TooLarge,
 )
+from bert_jax.serving.turns import Turn, Work
 
 # A norm's sums are those of a large batch from 4,096 numbers on, which 64 positions of this width have.
 SIZES = dataclasses.replace(CONFIG, hidden_size=64, num_layers=2, intermediate_size=128, max_position_embeddings=100)
@@ -61,6 +68,16 @@ def engine(models, started):
     yield make
     for one in made:
         one.close()
+
+
+# What the heads of `forms` are asked; the words are those of the small vocabulary.
+INPUTS = {
+    "regression": ["the cat sat", ("a dog", "ran in the house")],
+    "multilabel": ["the cat sat", "a big dog ran in the house on the mat ."],
+    "tagging": ["the cat sat on the mat .", "a big dog"],
+    "span": [("the cat", "a cat sat on the mat . " * 4), ("a dog", "a big dog ran")],
+    "choice": [("the cat", ["sat on the mat", "flew"]), ("a dog", ["ran", "sat in the house"])],
+}
 
 
 class Held:
@@ -323,3 +340,89 @@ def test_an_engine_that_must_end_drops_what_waits(engine):
         return await asyncio.gather(first, waiting, return_exceptions=True)
 
     assert [type(each) for each in asyncio.run(meet())] == [Draining, Draining]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", INPUTS)
+def test_every_head_says_what_it_says_alone(kind):
+    labels = {"regression": (), "span": (), "choice": ()}.get(kind, ("O", "B-X", "I-X"))
+    model = loaded(stored_model(SIZES, head=HeadConfig(kind=kind, labels=labels)))
+    asked = Engine({"model": model}, OPTIONS)
+    asked.start()
+    before = asked.observed().compiled
+
+    async def together():
+        questions = [Predict([each]) for each in INPUTS[kind] * 20] + [Predict(INPUTS[kind])]
+        return await asyncio.gather(*(asked.ask("model", question) for question in questions))
+
+    *found, both = asyncio.run(together())
+    assert asked.observed().compiled == before
+    asked.close()
+    alone = [model.predict([each])[0] for each in INPUTS[kind]]
+    assert [each for (each,) in found] == alone * 20 and both == alone == model.predict(INPUTS[kind])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [TokenVectors(size=8), WordVector()], ids=["tokens", "words"])
+def test_other_forms_of_vectors_are_those_of_the_text_alone(form):
+    stored = stored_model(SIZES, ("mlm",), embedding=EmbeddingConfig(form=form))
+    if isinstance(form, TokenVectors):
+        kernel = np.random.default_rng(0).normal(size=(64, form.size)).astype(np.float32)
+        stored.arrays["token_vectors/kernel"] = StoredArray(kernel.shape, kernel.dtype, kernel.__getitem__)
+    model = loaded(stored)
+    asked, texts = Engine({"model": model}, OPTIONS), random_texts(40)
+    asked.start()
+    before = asked.observed().compiled
+
+    async def together():
+        return await asyncio.gather(*(asked.ask("model", Embed([text])) for text in texts))
+
+    for text, found in zip(texts, asyncio.run(together()), strict=True):
+        (expected,) = model.embed([text])
+        (answer,) = found
+        dense = lambda values: values.toarray() if hasattr(values, "toarray") else np.asarray(values)
+        assert np.array_equal(dense(answer), dense(expected))
+    assert asked.observed().compiled == before
+    asked.close()
+
+
+@pytest.mark.slow
+def test_nothing_is_kept_of_ten_thousand_requests_from_many_threads(models, engine):
+    """A quarter are cancelled at some moment, some are late, some cannot be read; all others get their own answer."""
+    asked, texts = engine(max_requests=64, threads=16), random_texts(200, seed=1)
+    expected = models["words"].embed(texts)
+
+    async def client(seed: int, count: int) -> collections.Counter:
+        random, seen = np.random.default_rng(seed), collections.Counter()
+        for _ in range(count):
+            number, fate = int(random.integers(len(texts))), random.random()
+            task = asyncio.create_task(
+                asked.ask(
+                    "words",
+                    FillMask(["no mask"]) if fate < 0.05 else Embed([texts[number]]),
+                    deadline=0.002 if fate > 0.95 else None,
+                )
+            )
+            if fate > 0.75 and fate < 0.95:
+                await asyncio.sleep(random.random() * 0.01)
+                task.cancel()
+            try:
+                found = await task
+                assert fate >= 0.05 and np.array_equal(found[0], expected[number])
+                seen["answered"] += 1
+            except (UserError, Late, Overloaded, asyncio.CancelledError) as error:
+                seen[type(error).__name__] += 1
+        return seen
+
+    async def clients(seed: int):
+        return sum(await asyncio.gather(*(client(seed + k, 250) for k in range(10))), collections.Counter())
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        seen = sum(pool.map(lambda seed: asyncio.run(clients(seed)), (0, 100, 200, 300)), collections.Counter())
+    assert seen.total() == 10_000 and seen["answered"] > 3000 and seen["UserError"] > 100, seen
+    deadline = time.monotonic() + 30
+    while (asked.waiting or asked._turns) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not asked._requests and not asked._turns and not asked._tokens
+    gc.collect()
+    assert not [each for each in gc.get_objects() if isinstance(each, (Work, Turn))]
