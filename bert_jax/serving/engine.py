@@ -33,7 +33,7 @@ from bert_jax.serving.questions import Predict as Predict
 from bert_jax.serving.questions import Question, sequences_like
 from bert_jax.serving.questions import Rank as Rank
 from bert_jax.serving.questions import Similarity as Similarity
-from bert_jax.serving.turns import Call, Turn, Turns, Work
+from bert_jax.serving.turns import Call, Turn, Turns, Work, settle
 
 Found = TypeVar("Found")
 
@@ -270,6 +270,7 @@ class Engine:
 
     def _forget(self, request: _Request) -> None:
         with self._changed:
+            self._dropped(request)
             self._requests.discard(request)
             request.works.clear()
 
@@ -277,14 +278,18 @@ class Engine:
         """Take what waits of a request out of the queue, and give its threads `reason`."""
         with self._changed:
             request.ended = request.ended or reason
-            works = list(request.works)
-            for work in works:
-                self._turns.remove(work)
-                self._tokens -= work.tokens if work.untaken else 0
-                work.tokens = 0
+            works = self._dropped(request)
         for work in works:
-            if not work.future.done():
-                work.future.set_exception(reason)
+            settle(work.future, error=reason)
+
+    def _dropped(self, request: _Request) -> list[Work | Call]:
+        """Return what a request waits for, which is no longer in the queue."""
+        for work in request.works:
+            if work.untaken:
+                self._turns.remove(work)
+                self._tokens -= work.tokens
+                work.untaken = work.tokens = 0
+        return list(request.works)
 
     # ---- in the threads that answer
 
@@ -329,6 +334,8 @@ class Engine:
     def _put(self, request: _Request, work: Work | Call) -> None:
         with self._changed:
             self._check(request)
+            if self._state == "closed":
+                raise Draining
             if self._tokens + work.tokens > self.options.max_tokens:
                 raise Overloaded(self._wait())
             self._tokens += work.tokens
@@ -339,25 +346,29 @@ class Engine:
     # ---- in the thread that computes
 
     def _run(self) -> None:
-        while True:
-            self._drop_late()
-            with self._changed:
-                while not self._turns and self._state != "closed":
-                    self._changed.wait()
-                if not self._turns:
-                    return
-                turn = self._turns.next()
-                works = [turn] if isinstance(turn, Call) else turn.works
-                for work in works:
-                    if not work.untaken:  # all of it is out of the queue
-                        self._tokens -= work.tokens
-                        work.tokens = 0
+        while (turn := self._next()) is not None:
+            works = [turn] if isinstance(turn, Call) else turn.works
             try:
                 self._called(turn) if isinstance(turn, Call) else self._computed(turn)
             except Exception as error:
                 _log(turn.model, "a call" if isinstance(turn, Call) else f"a batch of {len(turn.places)} texts", error)
                 self._fail(works)
             del turn, works  # or they would be kept until the next turn
+
+    def _next(self) -> Turn | Call | None:
+        """Wait for something to compute and return it; None: the engine is closed."""
+        self._drop_late()
+        with self._changed:
+            while not self._turns and self._state != "closed":
+                self._changed.wait()
+            if not self._turns:
+                return None
+            turn = self._turns.next()
+            for work in [turn] if isinstance(turn, Call) else turn.works:
+                if not work.untaken:  # all of it is out of the queue
+                    self._tokens -= work.tokens
+                    work.tokens = 0
+            return turn
 
     def _drop_late(self) -> None:
         now = time.monotonic()
@@ -372,13 +383,9 @@ class Engine:
 
     def _called(self, call: Call) -> None:
         try:
-            found = call.function()
+            settle(call.future, call.function())
         except UserError as error:
-            if not call.future.done():
-                call.future.set_exception(error)
-            return
-        if not call.future.done():
-            call.future.set_result(found)
+            settle(call.future, error=error)
 
     def _computed(self, turn: Turn) -> None:
         began = time.monotonic()

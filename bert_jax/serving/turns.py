@@ -6,6 +6,7 @@ of a thousand texts delays another by a batch at most.
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -18,6 +19,15 @@ from bert_jax.pretrained.outputs import Output, batch_of, most_rows, row_width, 
 
 TRIED = 8
 """Texts that do not fit into a batch before it is taken as full."""
+
+
+def settle(future: "concurrent.futures.Future[Any]", result: Any = None, error: BaseException | None = None) -> None:
+    """Give a future its result or error, unless another thread was first, or nobody waits any more."""
+    with contextlib.suppress(concurrent.futures.InvalidStateError):
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
 
 
 @dataclasses.dataclass(eq=False)
@@ -52,8 +62,8 @@ class Work:
         """Add the output of a sequence; the last one makes the result."""
         self.rows[number] = row
         self.missing -= 1
-        if not self.missing and not self.future.done():
-            self.future.set_result(self.rows)
+        if not self.missing:
+            settle(self.future, self.rows)
 
 
 @dataclasses.dataclass(eq=False)

@@ -241,13 +241,13 @@ def test_what_is_too_much_is_refused_at_once(engine):
 
 
 def test_who_is_gone_or_late_leaves_the_queue(engine):
-    asked = engine()
+    asked, called = engine(), []
 
     async def meet():
         held = Held()
         first = await held.hold(asked)
         gone = asyncio.create_task(asked.ask("words", Embed(["a dog"] * 5)))
-        also = asyncio.create_task(asked.run("words", lambda model: 1 / 0))
+        also = asyncio.create_task(asked.run("words", called.append))
         late = asyncio.create_task(asked.ask("words", Embed(["a bird"]), deadline=0.05))
         stays = asyncio.create_task(asked.ask("words", Embed(["the cat"])))
         await waits(asked, 5, 8)
@@ -266,6 +266,7 @@ def test_who_is_gone_or_late_leaves_the_queue(engine):
     found, seen = asyncio.run(meet()), asked.observed()
     assert found.shape == (1, 64)
     assert (seen.texts, seen.late, seen.cancelled) == (1, 1, 2), "theirs were never computed"
+    assert not called
     assert not asked._requests and not asked._turns and not asked._tokens
 
 
