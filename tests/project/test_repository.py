@@ -165,7 +165,7 @@ def test_importing_a_module_needs_no_extra():
 def test_scripts_and_makers_of_oracles_find_what_they_import():
     """The helpers of the tests are not on their path by themselves, so nothing else would notice one that moved."""
     # of an environment of their own
-    peers = {"torch", "transformers", "sentence_transformers", "peft", "pytrec_eval", "seqeval", "mteb"}
+    peers = {"torch", "transformers", "sentence_transformers", "peft", "pytrec_eval", "seqeval", "mteb", "playwright"}
     folders = "tests/support", "tests/oracles", "scripts", "bert_jax/tools/bench/peer"  # on the paths of scripts
     helpers = {file.stem for folder in folders for file in (ROOT / folder).glob("*.py")}
     files = [*(ROOT / "scripts").glob("*.py"), *(ROOT / "tests" / "oracles").glob("*.py")]
