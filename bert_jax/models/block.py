@@ -7,6 +7,7 @@ no length needs a table.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.config import AttentionConfig, LearnedBias, ModelConfig, Rope
-from bert_jax.models.deberta import Convolution, DisentangledAttention, RelativePositions, along_diagonals
+from bert_jax.models.deberta import Convolution, DisentangledAttention, RelativePositions, along_diagonals, rows_of_distances
 from bert_jax.models.embeddings import position_vectors
 from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionKernel, AttentionMask, gated
 from bert_jax.models.layers import Linear, Norm, dropout, make_norm, truncated_normal
@@ -177,8 +178,10 @@ class BiasTable(nnx.Module):
     def __call__(self, length: int) -> jax.Array:
         """Return the bias of the scores in rows of `length` tokens, float32 [1, A, L, L]."""
         table, options = self.table[...], self.options
-        rows = bucket_of_distance(np.arange(1 - length, length), options.bias_buckets, options.bias_max_distance)
-        by_distance = position_vectors(table, jnp.asarray(rows[None]), table.dtype)  # [1, 2L - 1, A]
+        buckets, reach = options.bias_buckets, options.bias_max_distance
+        row = functools.partial(bucket_of_distance, buckets=buckets, max_distance=reach)
+        rows = jnp.asarray(rows_of_distances(length, row, reach)[None])
+        by_distance = position_vectors(table, rows, table.dtype)  # [1, 2L - 1, A]
         of_queries = jnp.swapaxes(by_distance, 1, 2)[:, :, None]
         return along_diagonals(jnp.broadcast_to(of_queries, (1, table.shape[1], length, 2 * length - 1)))
 
