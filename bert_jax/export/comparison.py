@@ -34,6 +34,7 @@ class Comparison:
     """What was compared, and the largest difference of a value."""
 
     texts: int
+    """Number of texts."""
     longest: int
     """Tokens of the longest text."""
     output: str
@@ -44,6 +45,7 @@ class Comparison:
     """The same, divided by the largest absolute value of its output if that is more than 1."""
 
     def describe(self) -> str:
+        """Return a sentence about it, for people."""
         return (
             f"compared with the model on {self.texts} texts of up to {self.longest} tokens: the largest difference is "
             f"{self.difference:.1e}, in {self.output}"
