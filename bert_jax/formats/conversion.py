@@ -149,7 +149,7 @@ def convert(
     from_dict(ConvertConfig, {"to": to, "parts": parts, "weights": weights})  # raises a UserError for any other word
     check_destination(destination)
     repository = _repository(push, private, to)
-    stored = _opened(source, weights)
+    stored = opened(source, weights)
     check_fit(stored)
     chosen = select(stored, parts, to)
     if repository is not None:
@@ -173,7 +173,8 @@ def _repository(push: str, private: bool, to: ModelFormat) -> hub.HubName | None
     return hub.model_name(push if push.startswith(hub.PREFIX) else f"{hub.PREFIX}{push}")
 
 
-def _opened(source: str | os.PathLike[str], weights: Weights) -> StoredModel:
+def opened(source: str | os.PathLike[str], weights: Weights) -> StoredModel:
+    """Return the model in `source`, with the weights that are asked for."""
     stored = open_stored(source)
     if weights == "last":
         return stored

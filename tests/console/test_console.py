@@ -241,8 +241,8 @@ def test_warnings_are_one_line_and_said_once(tmp_path):
         ),
         (
             "convert a b --to=x",
-            "invalid choice 'x' for argument '--to'. Expected one of ('bert_jax', 'huggingface', 'tf1'); "
-            "see bert-jax convert --help",
+            "invalid choice 'x' for argument '--to'. Expected one of ('bert_jax', 'huggingface', 'tf1', 'onnx', "
+            "'stablehlo', 'saved_model'); see bert-jax convert --help",
         ),
     ],
 )

@@ -26,7 +26,7 @@ from bert_jax.config.finetuning import check_finetune, task_defaults
 from bert_jax.console import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LOADS_TENSORFLOW = ("corpus/datasets.py", "formats/tf1.py", "tasks/readers.py")  # and data/
+LOADS_TENSORFLOW = ("corpus/datasets.py", "export/saved_model.py", "formats/tf1.py", "tasks/readers.py")  # and data/
 
 
 @functools.cache
