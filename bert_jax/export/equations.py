@@ -172,7 +172,7 @@ class _Flat:
         arrays = [each.array for each in entries if each.array is not None]
         if len(arrays) == len(entries):
             return Value(shape, first.dtype, np.stack(np.broadcast_arrays(*arrays)))
-        return self._one("stack", {}, entries, shape, first.dtype)
+        return self._one("stack", {"axis": 0}, entries, shape, first.dtype)
 
     def _one(self, name: str, params: dict[str, Any], inputs: list[Value], shape: Any, dtype: Any) -> Value:
         added = Equation(name, params, inputs, [])

@@ -146,6 +146,12 @@ class Graph:
                     return self.node("Shape", name, start=axis, end=axis + 1)
         raise AssertionError(f"no input has an axis of size {symbol}")
 
+    def copy(self, name: str) -> str:
+        """Return a name of its own for a result."""
+        found = self.fresh("Identity")
+        self.nodes.append(Node("Identity", (name,), (found,), {}))
+        return found
+
     def loop(self, body: "Graph", inputs: Sequence[str], results: int, **attributes: Any) -> tuple[str, ...]:
         """Add a Scan, which runs `body`, and return the names of its results."""
         found = tuple(self.fresh("Scan") for _ in range(results))

@@ -43,8 +43,9 @@ def _concatenate(t: Translation, equation: Equation) -> Tensor:
 
 
 def _stack(t: Translation, equation: Equation) -> Tensor:
-    parts = [t.with_ones(t.whole(value), [0]) for value in equation.inputs]
-    return Tensor(t.graph.node("Concat", *(part.name for part in parts), axis=0), equation.outputs[0].shape)
+    axis = equation.params["axis"]
+    parts = [t.with_ones(t.whole(value), [axis]) for value in equation.inputs]
+    return Tensor(t.graph.node("Concat", *(part.name for part in parts), axis=axis), equation.outputs[0].shape)
 
 
 def _entry(t: Translation, equation: Equation) -> Tensor:
@@ -118,13 +119,7 @@ def _pad(t: Translation, equation: Equation) -> Tensor:
     assert all(same(edge[2:], (0,)) for edge in edges), "nothing is put between elements"
     tensor = t.whole(value, axes)
     dims = tuple(shape[axis] if axis in axes else size for axis, size in enumerate(tensor.dims))
-    counts = [t.graph.size(edges[axis][end]) for end in (0, 1) for axis in axes]
-    known = all(isinstance(edges[axis][end], int) for end in (0, 1) for axis in axes)
-    widths = (
-        t.graph.integers(*(edges[axis][end] for end in (0, 1) for axis in axes))
-        if known
-        else t.graph.node("Concat", *counts, axis=0)
-    )
+    widths = t.graph.sizes([edges[axis][end] for end in (0, 1) for axis in axes])
     truth = value.dtype == bool
     given = cast(t, tensor, np.int64) if truth else tensor
     constant = cast(t, t.tensor(filling), np.int64) if truth else t.tensor(filling)
@@ -160,8 +155,8 @@ def _scan(t: Translation, equation: Equation) -> list[Tensor]:
         inside.inputs[value.name] = value
         inner.known[value] = Tensor(value.name, value.shape)
     inner.run(body)
-    # A result must be one of the body's own nodes.
-    inside.outputs = tuple(inside.node("Identity", inner.whole(value).name) for value in body.outputs)
+    # Results of a body are its own, and each is another one.
+    inside.outputs = tuple(inside.copy(inner.whole(value).name) for value in body.outputs)
     inside.values = tuple(body.outputs)
     given = [t.whole(value) for value in equation.inputs]
     scanned, collected = len(body.inputs) - carried, len(body.outputs) - carried
