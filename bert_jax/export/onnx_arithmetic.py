@@ -22,7 +22,7 @@ def _elementwise(operation: str) -> Rule:
                         pair = [flat, Tensor(t.graph.constant(merged), merged.shape)]
                         found = arithmetic(t, operation, *(pair[::-1] if flipped else pair))
                         return dataclasses.replace(t.reshape(found, tensors[value].dims), flat=found)
-        return arithmetic(t, operation, *tensors)
+        return arithmetic(t, operation, *t.operands(equation))
 
     return rule
 
@@ -39,7 +39,7 @@ def _of_last_axes(constant: Any, tensor: Tensor, flat: Tensor) -> Any:
 
 def _comparison(operation: str, negated: bool = False) -> Rule:
     def rule(t: Translation, equation: Equation) -> Tensor:
-        tensors = t.tensors(equation)
+        tensors = t.operands(equation)
         if equation.inputs[0].dtype == bool:
             assert operation == "Equal", "truth values have no order"
         found = arithmetic(t, operation, *tensors)
@@ -102,7 +102,7 @@ def _integer_pow(t: Translation, equation: Equation) -> Tensor:
 
 
 def _select(t: Translation, equation: Equation) -> Tensor:
-    condition, otherwise, chosen = t.tensors(equation)
+    condition, otherwise, chosen = t.operands(equation)
     if equation.outputs[0].dtype != bool:
         return arithmetic(t, "Where", condition, chosen, otherwise)
     kept = arithmetic(t, "And", arithmetic(t, "Not", condition), otherwise)

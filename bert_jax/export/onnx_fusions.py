@@ -176,7 +176,7 @@ def _gelu(t: Translation, equation: Equation) -> Tensor | None:
         scaled = None if error is None else _with_number(error[0], "mul", math.sqrt(0.5))
         negative = None if scaled is None else _inputs(scaled, "neg")
         if x is not None and negative is not None and negative[0] is x:
-            return arithmetic(t, "Gelu", t.tensor(x))
+            return arithmetic(t, "Gelu", t.tensor(x), approximate="none")  # runtimes look for the word
     return None
 
 

@@ -59,7 +59,9 @@ class Translation:
                 )
             found = self.rules[equation.primitive](self, equation) if fused is None else fused
             found = [found] if isinstance(found, Tensor) else found
-            self.known.update(zip(equation.outputs, found, strict=True))
+            for value, tensor in zip(equation.outputs, found, strict=True):
+                self.known[value] = tensor
+                self.graph.described[tensor.name] = (tensor.dims, type_of(value.dtype))
 
     def tensor(self, value: Value) -> Tensor:
         """Return the result that stands for a value."""
@@ -72,6 +74,26 @@ class Translation:
     def tensors(self, equation: Equation) -> list[Tensor]:
         """Return what stands for the inputs of an equation."""
         return [self.tensor(value) for value in equation.inputs]
+
+    def operands(self, equation: Equation) -> list[Tensor]:
+        """Return `tensors` for arithmetic: constants have no leading axes of size 1, where another operand has them.
+
+        A bias is [H] then, as runtimes look for it.
+        """
+        found = self.tensors(equation)
+        rank = len(equation.outputs[0].shape)
+        if not any(value.array is None and len(value.shape) == rank for value in equation.inputs):
+            return found
+        return [
+            tensor if value.array is None else self._short(value)
+            for value, tensor in zip(equation.inputs, found, strict=True)
+        ]
+
+    def _short(self, value: Value) -> Tensor:
+        array = np.asarray(value.array, type_of(value.dtype))
+        first = next((axis for axis, size in enumerate(array.shape) if size != 1), array.ndim)
+        array = array.reshape(array.shape[first:])
+        return Tensor(self.graph.constant(array, value.name), array.shape)
 
     def whole(self, value: Value, axes: Sequence[int] | None = None) -> Tensor:
         """Return the result with every size of the value, along the axes or everywhere."""
