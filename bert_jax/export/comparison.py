@@ -169,11 +169,13 @@ def _words(model: PretrainedModel, batch: Batch) -> np.ndarray:
 
 
 def _scores(model: PretrainedModel, head: HeadConfig, features: Features, batch: Batch) -> dict[str, np.ndarray]:
-    if head.crf:  # whose answers are paths, for words that are marked
+    if head.crf or head.windows:  # whose answers are paths, for words that are marked, and those of several windows
         task = BertForTask(model.config, head, model.network.compute, unread=model.unread)
-        chain = {name: np.asarray(values) for name, values in model.params["crf"].items()}
-        return {"logits": np.asarray(jax.jit(task.apply)(model.params, batch), np.float32), **chain}
-    if head.kind == "choice" or head.windows:
+        batch = {name: values[:, None] for name, values in batch.items()} if head.windows else batch
+        scores = np.asarray(jax.jit(task.apply)(model.params, batch), np.float32)
+        chain = {name: np.asarray(values) for name, values in model.params["crf"].items()} if head.crf else {}
+        return {"logits": scores, "scores": scores, **chain}
+    if head.kind == "choice":
         ids, types = ([[row] for row in rows] for rows in (features.input_ids, features.token_type_ids))
         features = dataclasses.replace(features, input_ids=ids, token_type_ids=types)
     rows = [np.asarray(row) for row in model.task_scores(features)]

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 from etils import epath
-from flax.traverse_util import flatten_dict
 from rich.console import Console
 
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import ComputeConfig
 from bert_jax.config.commands import ConvertConfig, ExportFormat, ModelFormat, PartsWritten, Precision, Weights
 from bert_jax.config.options import from_dict, to_dict
@@ -179,7 +179,8 @@ def _opened(function: ModelFunction, directory: epath.Path, to: ExportFormat) ->
 
     def run(*inputs: np.ndarray) -> Mapping[str, np.ndarray]:
         named = {name: np.asarray(values, np.int64) for name, values in zip(function.inputs, inputs, strict=True)}
-        return dict(zip(names, session.run(names, named), strict=True))
+        results: Any = session.run(names, named)
+        return dict(zip(names, results, strict=True))
 
     return run
 
@@ -206,7 +207,7 @@ def _describe(
         "max_length": longest,
         **head,
         **embedding,
-        "parameters": sum(values.size for values in flatten_dict(function.params).values()),
+        "parameters": sum(values.size for values in leaf_paths(function.params).values()),
         "largest_difference": float(f"{compared.difference:.2g}"),
     }
     write_atomically(directory / DESCRIPTION, (json.dumps(described, indent=2, ensure_ascii=False) + "\n").encode())

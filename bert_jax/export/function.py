@@ -117,7 +117,7 @@ def _function(
 
 
 def _longest(config: EncoderConfig, parts: set[str]) -> int | None:
-    """Return the tokens of the longest row: an enhanced mask decoder has a table of positions where layers have none."""
+    """Return the tokens of the longest row: an enhanced mask decoder has a table of positions if nothing else has."""
     return config.longest_sequence if "mask_decoder" in parts else config.position_limit
 
 

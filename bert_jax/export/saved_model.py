@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import unflatten_dict
 
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.errors import UserError
 from bert_jax.export.function import Arrays, ModelFunction
 from bert_jax.export.integers import whole, written_weights
@@ -48,7 +49,7 @@ def write_saved_model(function: ModelFunction, directory: epath.Path, precision:
     from jax.experimental import jax2tf
 
     tf: Any = tensorflow
-    weights = written_weights(flatten_dict(function.params, sep="/"), precision)
+    weights = written_weights(leaf_paths(function.params), precision)
     names = list(weights)
 
     def run(weights: Sequence[jax.Array], *inputs: jax.Array) -> Arrays:

@@ -12,9 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import unflatten_dict
 from jax import export
 
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.errors import UserError
 from bert_jax.export.function import Arrays, ModelFunction
 from bert_jax.export.integers import whole, written_weights
@@ -39,7 +40,7 @@ It needs JAX and NumPy alone. The program is compiled once for each shape of bat
 
 def write_stablehlo(function: ModelFunction, directory: epath.Path, precision: str) -> str:
     """Write program and weights into an existing directory, and return how they are opened, in Markdown."""
-    weights = written_weights(flatten_dict(function.params, sep="/"), precision)
+    weights = written_weights(leaf_paths(function.params), precision)
 
     def run(weights: Mapping[str, jax.Array], *inputs: jax.Array) -> Arrays:
         params = unflatten_dict(whole(weights), sep="/")
@@ -49,7 +50,7 @@ def write_stablehlo(function: ModelFunction, directory: epath.Path, precision: s
     program = export.export(jax.jit(run), platforms=PLATFORMS)(shapes, *function.arguments())
     (directory / PROGRAM).write_bytes(bytes(program.serialize()))
     with (directory / WEIGHTS).open("wb") as file:
-        np.savez(file, **weights)
+        np.savez(file, allow_pickle=False, **weights)
     return READ_ME.format(program=PROGRAM, weights=WEIGHTS, inputs=", ".join(function.inputs))
 
 
