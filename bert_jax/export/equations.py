@@ -137,9 +137,7 @@ class _Flat:
         if isinstance(length, int) and length <= MOST_STEPS:
             return self._written_out(params, closed, inputs)
         body, flat = Program([], [], []), _Flat()
-        body.inputs = [
-            Value(tuple(var.aval.shape), np.dtype(var.aval.dtype)) for var in closed.jaxpr.invars[consts:]
-        ]
+        body.inputs = [Value(tuple(var.aval.shape), np.dtype(var.aval.dtype)) for var in closed.jaxpr.invars[consts:]]
         body.outputs = flat.run(closed.jaxpr, map(_constant, closed.consts), [*inputs[:consts], *body.inputs])
         body.equations = flat.equations
         results = self._added("scan", params, inputs[consts:], equation.outvars)

@@ -8,11 +8,13 @@ The same function and parameters give the same bytes.
 
 import os
 import pathlib
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from bert_jax.config.commands import Precision
 from bert_jax.errors import need_extra
 from bert_jax.export.equations import Size, Value, traced
 from bert_jax.export.function import ModelFunction
@@ -26,6 +28,7 @@ from bert_jax.export.onnx_translation import Tensor, Translation
 IR_VERSION = 9  # of the format, which the oldest runtime with the operations has
 LARGEST_FILE = 2**31 - 2**26
 """Bytes of constants up to which they are in the file itself; protocol buffers end at 2 GiB."""
+SMALL = 1024  # bytes of a constant that stays in the file
 
 
 def onnx_model(function: ModelFunction, subject: str) -> Any:
@@ -130,11 +133,56 @@ def _named(nodes: list[Node], results: Mapping[str, str]) -> list[Node]:
     ]
 
 
-def write_onnx(model: Any, path: str | os.PathLike[str], largest_file: int = LARGEST_FILE) -> None:
-    """Write an onnx.ModelProto; more constants than `largest_file` bytes go to a second file, path + ".data"."""
+READ_ME = """\
+```python
+import numpy as np, onnxruntime
+
+session = onnxruntime.InferenceSession("{name}")
+outputs = session.run(None, {{{inputs}}})  # each int64 [batch, length]
+```"""
+
+
+def write_onnx(
+    function: ModelFunction, path: str | os.PathLike[str], subject: str, precision: Precision = "float32"
+) -> str:
+    """Write the function of a model to a new file, and return how it is opened, in Markdown.
+
+    With int8, kernels, and the table of words where no head reads it, are integers with a scale for each output, and
+    onnxruntime multiplies them with states that it rounds to integers too.
+    """
+    path, model = pathlib.Path(path), onnx_model(function, subject)
+    if precision == "int8":
+        with tempfile.TemporaryDirectory() as place:
+            _quantize(model, pathlib.Path(place) / "whole.onnx", path)
+    else:
+        save(model, path)
+    return READ_ME.format(name=path.name, inputs=", ".join(f'"{name}": {name}' for name in function.inputs))
+
+
+def save(model: Any, path: pathlib.Path, largest_file: int = LARGEST_FILE) -> None:
+    """Write an onnx.ModelProto; more constants than `largest_file` bytes are in a second file, path + ".data"."""
     import onnx
 
-    path = pathlib.Path(path)
-    size = sum(len(each.raw_data) for each in model.graph.initializer)
+    large = sum(len(each.raw_data) for each in model.graph.initializer) > largest_file
     place = f"{path.name}.data"
-    onnx.save_model(model, path, save_as_external_data=size > largest_file, location=place, size_threshold=1024)
+    onnx.save_model(model, path, save_as_external_data=large, location=place, size_threshold=SMALL)
+
+
+def _quantize(model: Any, whole: pathlib.Path, path: pathlib.Path) -> None:
+    need_extra("onnxruntime", "onnx", "precision=int8")
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    # Sizes and fused operations are in the file already, which onnxruntime would otherwise ask for.
+    model.metadata_props.add(key="onnx.infer", value="onnxruntime.quant")
+    save(model, whole)
+    tables = {node.input[0] for node in model.graph.node if node.op_type == "Gather"}
+    tied = any(node.op_type == "Gemm" and node.input[1] in tables for node in model.graph.node)
+    quantize_dynamic(
+        whole,
+        path,
+        op_types_to_quantize=["MatMul"] if tied else ["MatMul", "Gather"],
+        per_channel=True,
+        reduce_range=True,  # without it, processors that lack VNNI cut sums of two products off
+        weight_type=QuantType.QInt8,
+        use_external_data_format=whole.with_name(f"{whole.name}.data").exists(),
+    )

@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_jax.export.equations import Equation, count
 from bert_jax.export.onnx_graph import type_of
-from bert_jax.export.onnx_translation import Rule, Tensor, Translation, arithmetic, cast, same
+from bert_jax.export.onnx_translation import Rule, Tensor, Translation, arithmetic, cast
 
 
 def _elementwise(operation: str) -> Rule:

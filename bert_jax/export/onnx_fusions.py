@@ -1,4 +1,4 @@
-"""Several equations of JAX that are one operation of ONNX: norms, softmax, GELU and look-ups that are written as products.
+"""Several equations of JAX that are one operation of ONNX: norms, softmax, GELU, and look-ups written as products.
 
 Each function gets the last equation. The results of the others are left out of the file if nothing else reads them.
 """

@@ -111,7 +111,7 @@ def _matrices(
     last = tensor.dims[len(batch) + len(rows) :]
     if len(rows) != 1 or len(columns) != 1:
         tensor = t.reshape(tensor, (*sizes[0], count(sizes[1]), count(last)))
-    return tensor, int(tuple([*batch, *rows, *columns]) != tuple(range(len(operand.value.shape))))
+    return tensor, int((*batch, *rows, *columns) != tuple(range(len(operand.value.shape))))
 
 
 def _gather(t: Translation, equation: Equation) -> Tensor:

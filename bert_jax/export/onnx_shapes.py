@@ -1,12 +1,10 @@
 """Primitives of JAX that move elements, or repeat a program, in ONNX."""
 
-from typing import Any
-
 import numpy as np
 
-from bert_jax.export.equations import Equation, Value
-from bert_jax.export.onnx_graph import Graph, type_of
-from bert_jax.export.onnx_translation import Rule, Tensor, Translation, arithmetic, cast, same
+from bert_jax.export.equations import Equation
+from bert_jax.export.onnx_graph import Graph
+from bert_jax.export.onnx_translation import Rule, Tensor, Translation, cast, same
 
 
 def _broadcast_in_dim(t: Translation, equation: Equation) -> Tensor:
