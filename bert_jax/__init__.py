@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from bert_jax.finetuning.together import finetune_together
     from bert_jax.models.bert import BertForPreTraining
     from bert_jax.pretrained.model import PretrainedModel, load
+    from bert_jax.pretrained.precision import quantize_embeddings
     from bert_jax.pretraining import pretrain
     from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
     from bert_jax.tools.search.index import Hit, SearchIndex
@@ -226,6 +227,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "predict": "finetuning.prediction:run_predict",
     "prepare": "data.preparation.prepare:run_prepare",
     "pretrain": "pretraining",
+    "quantize_embeddings": "pretrained.precision",
     "search": "tools.search.search:run_search",
     "task_defaults": "config.finetuning",
     "train_vocab": "data.preparation.vocabularies:run_train_vocab",
@@ -342,6 +344,7 @@ __all__ = [
     "predict",
     "prepare",
     "pretrain",
+    "quantize_embeddings",
     "search",
     "task_defaults",
     "train_vocab",

@@ -383,7 +383,7 @@ class ResultsConfig:
 class ConvertConfig:
     """Options of `bert-jax convert`."""
 
-    to: ModelFormat | ExportFormat
+    to: Literal[ModelFormat, ExportFormat]
     """Format to write. bert_jax: a work directory for load, --init_from and the other commands. huggingface: a
     directory that transformers opens. tf1: files that Google's code opens. onnx, stablehlo and saved_model: a program
     that runs without bert_jax, and is compared with the model before it is kept (docs/export.md)."""

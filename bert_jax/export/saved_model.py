@@ -3,8 +3,10 @@
 TensorFlow, TensorFlow Serving and whatever else opens a SavedModel runs it for any batch and length.
 """
 
+import contextlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -43,6 +45,18 @@ def need_tensorflow() -> None:
             raise UserError(f"to=saved_model needs {library}, which is not installed; use {remedy}")
 
 
+@contextlib.contextmanager
+def flags_of_jax_hidden() -> Iterator[None]:
+    """Hide XLA_FLAGS, which JAX has read by now: TensorFlow has an XLA of its own, and ends at a flag it lacks."""
+    flags = os.environ.pop("XLA_FLAGS", None)
+    try:
+        yield
+    finally:
+        if flags is not None:
+            os.environ["XLA_FLAGS"] = flags
+
+
+@flags_of_jax_hidden()
 def write_saved_model(function: ModelFunction, directory: epath.Path, precision: str) -> str:
     """Write a SavedModel into an existing directory, and return how it is opened, in Markdown."""
     import tensorflow
@@ -76,9 +90,11 @@ def open_saved_model(directory: epath.Path, inputs: Sequence[str]) -> Callable[.
     import tensorflow
 
     tf: Any = tensorflow
-    loaded = tf.saved_model.load(str(directory))
+    with flags_of_jax_hidden():
+        loaded = tf.saved_model.load(str(directory))
     serve = loaded.signatures["serving_default"]
 
+    @flags_of_jax_hidden()
     def run(*arrays: np.ndarray) -> Mapping[str, np.ndarray]:
         found = serve(**{name: tf.constant(values) for name, values in zip(inputs, arrays, strict=True)})
         return {name: values.numpy() for name, values in found.items()}
