@@ -110,16 +110,16 @@ class _Writer:
     def _body(self, graph: Graph) -> Any:
         nodes, _ = graph.read(graph.outputs)
         types = [self._described(value.name, value) for value in graph.inputs.values()]
-        results = [self.onnx.ValueInfoProto(name=name) for name in graph.outputs]
-        for described, value in zip(results, graph.values, strict=True):
-            described.CopyFrom(self._described(described.name, value))
+        results = [self._described(name, value) for name, value in zip(graph.outputs, graph.values, strict=True)]
         return self.onnx.helper.make_graph([self._node(node) for node in nodes], "body", types, results)
 
 
 def _named(nodes: list[Node], results: Mapping[str, str]) -> list[Node]:
     """Return the nodes such that those of the results have the names of the outputs, without copies where possible."""
     made = {name for node in nodes if node.operation != "Identity" for name in node.outputs}
-    names = {result: name for name, result in reversed(results.items()) if result in made}
+    for node in nodes:
+        made -= set() if node.body is None else node.body.read(node.body.outputs)[1]
+    names = {result: name for name, result in reversed(list(results.items())) if result in made}
     kept = [node for node in nodes if not (node.operation == "Identity" and names.get(node.inputs[0]) in node.outputs)]
     return [
         Node(

@@ -112,27 +112,28 @@ class Graph:
 
     def _number(self, tree: Any) -> str:
         match tree:
-            case ast.Constant():
-                return self.integers(int(tree.value))
-            case ast.Name():
-                return self._symbol(tree.id)
-            case ast.UnaryOp(op=ast.USub()):
-                return self.node("Neg", self._number(tree.operand))
-            case ast.BinOp(op=ast.Pow(), right=ast.Constant()):
-                factors = [self._number(tree.left)] * int(tree.right.value)
-                return self._chain("Mul", factors)
-            case ast.BinOp():
-                name = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul"}[type(tree.op)]
-                return self.node(name, self._number(tree.left), self._number(tree.right))
-            case ast.Call(func=ast.Name(id="max" | "min")):
-                return self._chain(tree.func.id.capitalize(), [self._number(each) for each in tree.args])
-            case ast.Call(func=ast.Name(id="mod")):
-                return self.node("Mod", *(self._number(each) for each in tree.args))  # the sign is the divisor's
-            case ast.Call(func=ast.Name(id="floordiv")):
-                above, below = (self._number(each) for each in tree.args)
-                return self.node("Div", self.node("Sub", above, self.node("Mod", above, below)), below)
+            case ast.Constant(value=int(number)):
+                return self.integers(number)
+            case ast.Name(id=symbol):
+                return self._symbol(symbol)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return self.node("Neg", self._number(operand))
+            case ast.BinOp(op=ast.Pow(), left=base, right=ast.Constant(value=int(power))):
+                return self._chain("Mul", [self._number(base)] * power)
+            case ast.BinOp(op=operation, left=left, right=right):
+                name = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul"}[type(operation)]
+                return self.node(name, self._number(left), self._number(right))
+            case ast.Call(func=ast.Name(id=name), args=arguments):
+                return self._called(name, [self._number(each) for each in arguments])
             case _:
                 raise AssertionError(f"a size that JAX writes as {ast.dump(tree)}")
+
+    def _called(self, name: str, arguments: list[str]) -> str:
+        if name in ("max", "min"):
+            return self._chain(name.capitalize(), arguments)
+        above, below = arguments
+        rest = self.node("Mod", above, below)  # whose sign is that of the divisor
+        return rest if name == "mod" else self.node("Div", self.node("Sub", above, rest), below)
 
     def _chain(self, operation: str, terms: list[str]) -> str:
         found = terms[0]
