@@ -9,14 +9,14 @@ The same function and parameters give the same bytes.
 import os
 import pathlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from bert_jax.config.commands import Precision
 from bert_jax.errors import need_extra
-from bert_jax.export.equations import Size, Value, traced
+from bert_jax.export.equations import Value, traced
 from bert_jax.export.function import ModelFunction
 from bert_jax.export.onnx_arithmetic import ARITHMETIC
 from bert_jax.export.onnx_fusions import fused
@@ -79,24 +79,16 @@ class _Writer:
             [self._described(name, value) for name, value in zip(results, outputs, strict=True)],
             constants,
             doc_string=subject,
-            value_info=self._sizes(nodes, results),
         )
         opsets = [helper.make_opsetid("", OPSET)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="bert_jax")
 
-    def _sizes(self, nodes: list[Node], results: Mapping[str, str]) -> list[Any]:
-        """Describe what nodes compute: runtimes put operations together if they know that sizes are equal."""
-        names = (name for node in nodes for name in node.outputs if name not in results)
-        found = [(name, *self.graph.described[name]) for name in names if name in self.graph.described]
-        return [self._array(name, dims, dtype) for name, dims, dtype in found]
-
     def _described(self, name: str, value: Value) -> Any:
-        return self._array(name, value.shape, type_of(value.dtype))
-
-    def _array(self, name: str, shape: Sequence[Size], dtype: Any) -> Any:
+        # Inputs and results alone: where onnxruntime knows that the sizes of all sums are equal, it joins each sum with
+        # the norm after it, which takes longer on a CPU (docs/export.md).
         helper = self.onnx.helper
-        dims = [size if isinstance(size, int) else str(size) for size in shape]
-        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), dims)
+        dims = [size if isinstance(size, int) else str(size) for size in value.shape]
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(type_of(value.dtype)), dims)
 
     def _node(self, node: Node) -> Any:
         helper = self.onnx.helper
@@ -172,8 +164,8 @@ def _quantize(model: Any, whole: pathlib.Path, path: pathlib.Path) -> None:
     need_extra("onnxruntime", "onnx", "precision=int8")
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    # Sizes and fused operations are in the file already, which onnxruntime would otherwise ask for.
-    model.metadata_props.add(key="onnx.infer", value="onnxruntime.quant")
+    # Operations are put together in the file already, which onnxruntime would otherwise ask for.
+    model.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
     save(model, whole)
     tables = {node.input[0] for node in model.graph.node if node.op_type == "Gather"}
     tied = any(node.op_type == "Gemm" and node.input[1] in tables for node in model.graph.node)

@@ -43,7 +43,6 @@ class Graph:
         self.nodes: list[Node] = []
         self.constants: dict[str, np.ndarray[Any, Any]] = {}
         self.inputs: dict[str, Value] = {value.name: value for value in inputs}
-        self.described: dict[str, tuple[tuple[Size, ...], np.dtype[Any]]] = {}  # sizes and types of results
         self.outputs: tuple[str, ...] = ()  # names of the results, of a body
         self.values: tuple[Value, ...] = ()  # and what they stand for
         self._made: dict[Any, tuple[str, ...]] = {}

@@ -59,9 +59,7 @@ class Translation:
                 )
             found = self.rules[equation.primitive](self, equation) if fused is None else fused
             found = [found] if isinstance(found, Tensor) else found
-            for value, tensor in zip(equation.outputs, found, strict=True):
-                self.known[value] = tensor
-                self.graph.described[tensor.name] = (tensor.dims, type_of(value.dtype))
+            self.known.update(zip(equation.outputs, found, strict=True))
 
     def tensor(self, value: Value) -> Tensor:
         """Return the result that stands for a value."""
