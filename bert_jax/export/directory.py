@@ -74,7 +74,6 @@ def convert(
     check_fit(stored)
     chosen, mesh = conversion.select(stored, parts), one_device()
     model = PretrainedModel(chosen, place(chosen, mesh), mesh, ComputeConfig(dtype="float32"))
-    conversion.print_contents(source, stored, chosen, destination, to)
     export_model(model, destination, to=to, precision=precision)
 
 
@@ -123,6 +122,7 @@ def export_model(
         _describe(model, function, directory, to, precision, compared, opening)
         size = sum(file.stat().st_size for file in _files(directory))
     lines = [
+        f"from {model.path} ({model.kind}): inputs {', '.join(function.inputs)}",
         *(f"output: {name} [{', '.join(map(str, axes))}]" for name, axes in function.outputs.items()),
         compared.describe(),
         f"{destination}: {size / 1e6:,.1f} MB",

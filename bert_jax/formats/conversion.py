@@ -157,7 +157,7 @@ def convert(
     with new_directory(destination) as directory:
         _write(chosen, directory, to, os.path.basename(os.path.normpath(destination)))
     uploaded = "" if repository is None else hub.push(destination, repository)
-    print_contents(source, stored, chosen, destination, to)
+    _print_summary(source, stored, chosen, destination, to)
     if uploaded:
         print(f"uploaded: {uploaded}")
 
@@ -227,8 +227,7 @@ def _write(stored: StoredModel, directory: epath.Path, to: ModelFormat, name: st
         write_tf_checkpoint(stored, directory)
 
 
-def print_contents(source: Any, stored: StoredModel, chosen: StoredModel, destination: Any, to: str) -> None:
-    """Print what a model has, and what of it is written."""
+def _print_summary(source: Any, stored: StoredModel, chosen: StoredModel, destination: Any, to: ModelFormat) -> None:
     numbers = sum(math.prod(array.shape) for array in chosen.arrays.values())
     vocabulary = f"vocabulary of {chosen.tokenizer.vocab_size:,} entries" if chosen.tokenizer else "no vocabulary"
     lines = [
