@@ -146,7 +146,7 @@ def _need_libraries(to: ExportFormat) -> None:
         need_tensorflow()
 
 
-def _write(function: ModelFunction, directory: epath.Path, to: ExportFormat, precision: str, subject: str) -> str:
+def _write(function: ModelFunction, directory: epath.Path, to: ExportFormat, precision: Precision, subject: str) -> str:
     """Write the program, and return how it is opened, in Markdown."""
     if to == "stablehlo":
         from bert_jax.export.stablehlo import write_stablehlo
@@ -156,10 +156,9 @@ def _write(function: ModelFunction, directory: epath.Path, to: ExportFormat, pre
         from bert_jax.export.saved_model import write_saved_model
 
         return write_saved_model(function, directory, precision)
-    from bert_jax.export.onnx import onnx_model, write_onnx
+    from bert_jax.export.onnx import write_onnx
 
-    write_onnx(onnx_model(function, subject), directory / "model.onnx")
-    return ""
+    return write_onnx(function, directory / "model.onnx", subject, precision)
 
 
 def _opened(function: ModelFunction, directory: epath.Path, to: ExportFormat) -> Run:

@@ -49,7 +49,7 @@ def words_of(**options):
 
 OTHERS = {  # what no model type of transformers has
     "crf": lambda: of_head("tagging", crf=True),
-    "features": lambda: of_head("tagging", features="concat_last_four", lstm_size=8),
+    "features": lambda: of_head("tagging", features="last", lstm_size=8),
     "windows": lambda: of_head("classification", windows="max"),
     "sigmoid": lambda: of_head("regression", activation="sigmoid"),
     "mean head": lambda: of_head("classification", pooling="mean"),
@@ -59,7 +59,7 @@ OTHERS = {  # what no model type of transformers has
     "tokens": colbert,
     "one way": lambda: stored_model(variant(**RECURRENT, layer="lstm", direction="left_to_right"), ("mlm",)),
     "both ways": lambda: stored_model(variant(**RECURRENT, layer="lstm", direction="both"), ("mlm",)),
-    "static": lambda: stored_model(variant(**RECURRENT | {"num_layers": 0}, layer="none"), ()),
+    "static": lambda: stored_model(variant(SMALL, layer="none"), ()),
     "alibi": lambda: words_of(positions="alibi"),
     "left to right": lambda: words_of(direction="left_to_right"),
     "global tokens": lambda: words_of(local_window=2, global_tokens=1),
