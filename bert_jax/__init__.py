@@ -100,7 +100,6 @@ if TYPE_CHECKING:
     from bert_jax.data.preparation.vocabularies import run_train_vocab as train_vocab
     from bert_jax.data.store import open_store
     from bert_jax.errors import UserError
-    from bert_jax.export.directory import convert, export_model
     from bert_jax.finetuning.loop import finetune
     from bert_jax.finetuning.prediction import run_predict as predict
     from bert_jax.finetuning.together import finetune_together
@@ -108,13 +107,14 @@ if TYPE_CHECKING:
     from bert_jax.pretrained.model import PretrainedModel, load
     from bert_jax.pretrained.precision import quantize_embeddings
     from bert_jax.pretraining import pretrain
-    from bert_jax.serving.notebook import serve
     from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+    from bert_jax.tools.export.directory import convert, export_model
     from bert_jax.tools.search.index import Hit, SearchIndex
     from bert_jax.tools.search.index import run_index as index
     from bert_jax.tools.search.search import SearchResults
     from bert_jax.tools.search.search import run_mine as mine
     from bert_jax.tools.search.search import run_search as search
+    from bert_jax.tools.serving.notebook import serve
     from bert_jax.training_data import Examples
 
 

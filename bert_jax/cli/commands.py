@@ -616,7 +616,7 @@ def serve(arguments: list[str]) -> int:
     config.check()
     need_libraries("bert-jax serve")
     _need(models=named_models(words).values())
-    from bert_jax.serving.server import run_serve
+    from bert_jax.tools.serving.server import run_serve
 
     return run_serve(words, config)
 
@@ -636,6 +636,6 @@ def convert(arguments: list[str]) -> None:
     chosen = parse(commands.ConvertConfig, options, *described(convert))
     need_place_to_write(destination)
     _need(models=[source])
-    from bert_jax.export.directory import convert as run
+    from bert_jax.tools.export.directory import convert as run
 
     run(source, destination, **{field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)})

@@ -15,11 +15,11 @@ from bert_jax.config import EmbeddingConfig, HeadConfig
 from bert_jax.config.heads import TokenVectors, WordVector
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.export.comparison import compare, padded, sample_texts
-from bert_jax.export.function import model_function
 from bert_jax.models.bert_parameters import TOKEN_VECTORS
 from bert_jax.models.deberta import relative_rows, rows_of_distances
 from bert_jax.pretrained.encodings import read_texts
+from bert_jax.tools.export.comparison import compare, padded, sample_texts
+from bert_jax.tools.export.function import model_function
 
 LABELS = ("O", "B-X", "I-X")
 RECURRENT = {"vocab_size": SMALL.vocab_size, "hidden_size": 16, "num_layers": 2, "max_position_embeddings": 40}

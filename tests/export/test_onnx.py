@@ -14,9 +14,9 @@ from test_exported_function import OTHERS
 
 from bert_jax.config import EmbeddingConfig, HeadConfig
 from bert_jax.errors import UserError
-from bert_jax.export.comparison import compare
-from bert_jax.export.function import ModelFunction, model_function
-from bert_jax.export.onnx import onnx_model, save, write_onnx
+from bert_jax.tools.export.comparison import compare
+from bert_jax.tools.export.function import ModelFunction, model_function
+from bert_jax.tools.export.onnx import onnx_model, save, write_onnx
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

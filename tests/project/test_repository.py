@@ -26,7 +26,7 @@ from bert_jax.config.finetuning import check_finetune, task_defaults
 from bert_jax.console import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LOADS_TENSORFLOW = ("corpus/datasets.py", "export/saved_model.py", "formats/tf1.py", "tasks/readers.py")  # and data/
+LOADS_TENSORFLOW = ("corpus/datasets.py", "formats/tf1.py", "tasks/readers.py", "tools/export/saved_model.py")  # and data/
 
 
 @functools.cache
@@ -158,7 +158,7 @@ def test_importing_a_module_needs_no_extra():
             found = [each.name for each in node.names] if isinstance(node, ast.Import) else []
             found += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             others = {each.partition(".")[0] for each in found} - needed - {"bert_jax"}
-            others -= of_serving if name.startswith("bert_jax.serving.") else set()
+            others -= of_serving if name.startswith("bert_jax.tools.serving.") else set()
             assert not others or name == "bert_jax.data.preparation.beam", f"{name} imports {others}"
 
 
@@ -444,7 +444,7 @@ def test_files_that_are_released():
     package = {name for name in tracked if name.startswith("bert_jax/")}
     assert wheel == package | forced
     data = ("py.typed", "tools/report.html", "analysis/attention.html", "tools/pods/requirements.txt")
-    data += tuple(f"serving/playground.{kind}" for kind in ("html", "css", "js"))
+    data += tuple(f"tools/serving/playground.{kind}" for kind in ("html", "css", "js"))
     scripts = ("tools/pods/worker.sh", "tools/pods/slurm.sh", "tools/bench/peer/torch_step.py")
     assert {f"bert_jax/{name}" for name in (*data, *scripts)} <= package
 

@@ -18,7 +18,7 @@ from bert_jax.config.heads import EmbeddingConfig, TokenVectors, WordVector
 from bert_jax.config.serving import EngineOptions
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.serving.engine import (
+from bert_jax.tools.serving.engine import (
     Draining,
     Embed,
     Engine,
@@ -32,7 +32,7 @@ from bert_jax.serving.engine import (
     Similarity,
     TooLarge,
 )
-from bert_jax.serving.turns import Turn, Work
+from bert_jax.tools.serving.turns import Turn, Work
 
 # A norm's sums are those of a large batch from 4,096 numbers on, which 64 positions of this width have.
 SIZES = dataclasses.replace(CONFIG, hidden_size=64, num_layers=2, intermediate_size=128, max_position_embeddings=100)

@@ -10,8 +10,8 @@ from serving import QuickEngine, models
 from starlette.testclient import TestClient
 
 from bert_jax.config.serving import ServeConfig
-from bert_jax.serving.app import make_app
-from bert_jax.serving.native import ROUTES
+from bert_jax.tools.serving.app import make_app
+from bert_jax.tools.serving.native import ROUTES
 
 CONFIG = ServeConfig(
     max_inputs=4, max_characters=50, max_body=3000, max_bodies=6000, max_answer=2000, playground=False, access_log=False
@@ -200,7 +200,7 @@ def test_a_failure_of_ours_is_500_without_its_reason(client, monkeypatch):
     def fails(*_):
         raise ValueError("a secret of the server")
 
-    monkeypatch.setattr("bert_jax.serving.app.read_body", fails)
+    monkeypatch.setattr("bert_jax.tools.serving.app.read_body", fails)
     answer = client.post("/embed", json={"inputs": "a"})
     assert_refused(client, answer, 500)
     assert "secret" not in answer.text

@@ -16,9 +16,9 @@ from bert_jax.config.serving import ServeConfig
 from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
-from bert_jax.serving.app import make_app
-from bert_jax.serving.demonstrations import MOST_CHARACTERS, QUESTIONS, STRIP, described
-from bert_jax.serving.playground import FILES, HERE, PAGE, study_figures
+from bert_jax.tools.serving.app import make_app
+from bert_jax.tools.serving.demonstrations import MOST_CHARACTERS, QUESTIONS, STRIP, described
+from bert_jax.tools.serving.playground import FILES, HERE, PAGE, study_figures
 from bert_jax.training_data import Examples
 
 TEXT = "the cat sat on the big mat."

@@ -16,9 +16,9 @@ from bert_jax.analysis.words import word_senses
 from bert_jax.config.search import IndexConfig
 from bert_jax.config.serving import EngineOptions, ServeConfig
 from bert_jax.pretrained.model import load
-from bert_jax.serving.demonstrations import QUESTIONS, Preparation
-from bert_jax.serving.notebook import serve
 from bert_jax.tools.search.index import run_index
+from bert_jax.tools.serving.demonstrations import QUESTIONS, Preparation
+from bert_jax.tools.serving.notebook import serve
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from serving import QuickEngine, models, vector
 from starlette.testclient import TestClient
 
 from bert_jax.config.serving import ServeConfig
-from bert_jax.serving import engine as of_engine
-from bert_jax.serving.app import make_app
+from bert_jax.tools.serving import engine as of_engine
+from bert_jax.tools.serving.app import make_app
 
 CONFIG = ServeConfig(max_inputs=8, max_characters=100, playground=False, access_log=False)
 

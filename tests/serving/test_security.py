@@ -9,9 +9,9 @@ from starlette.testclient import TestClient
 
 from bert_jax.config.serving import ServeConfig, named_models
 from bert_jax.errors import UserError
-from bert_jax.serving import security
-from bert_jax.serving.app import make_app
-from bert_jax.serving.security import find_token, page_policy
+from bert_jax.tools.serving import security
+from bert_jax.tools.serving.app import make_app
+from bert_jax.tools.serving.security import find_token, page_policy
 
 TOKEN = "a-secret!"
 

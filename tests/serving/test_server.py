@@ -17,8 +17,8 @@ from serving import QuickEngine, models
 
 from bert_jax.config.serving import ServeConfig
 from bert_jax.errors import UserError
-from bert_jax.serving import server as of_server
-from bert_jax.serving.notebook import serve
+from bert_jax.tools.serving import server as of_server
+from bert_jax.tools.serving.notebook import serve
 
 ASK = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 

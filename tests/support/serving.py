@@ -11,7 +11,7 @@ from bert_jax.config.heads import SingleVector
 from bert_jax.config.serving import EngineOptions
 from bert_jax.errors import UserError
 from bert_jax.pretrained.answers import Answer, Candidate, Choice, Label, Labels
-from bert_jax.serving import engine
+from bert_jax.tools.serving import engine
 
 WIDTH = 8
 

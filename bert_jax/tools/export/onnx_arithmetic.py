@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.export.equations import Equation, count
-from bert_jax.export.onnx_graph import type_of
-from bert_jax.export.onnx_translation import Rule, Tensor, Translation, arithmetic, cast
+from bert_jax.tools.export.equations import Equation, count
+from bert_jax.tools.export.onnx_graph import type_of
+from bert_jax.tools.export.onnx_translation import Rule, Tensor, Translation, arithmetic, cast
 
 
 def _elementwise(operation: str) -> Rule:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.export.function import ModelFunction
+from bert_jax.tools.export.function import ModelFunction
 
 Size = Any
 """A size of an axis: an int, or an expression of symbols."""

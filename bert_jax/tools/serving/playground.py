@@ -22,11 +22,11 @@ from bert_jax.config.serving import ServeConfig
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.serving.bodies import Refusal, read_body
-from bert_jax.serving.demonstrations import MOST_CHARACTERS, QUESTIONS, Question, checked, described
-from bert_jax.serving.engine import Engine
-from bert_jax.serving.security import need_json
 from bert_jax.tools.search.index import SearchIndex, read_index
+from bert_jax.tools.serving.bodies import Refusal, read_body
+from bert_jax.tools.serving.demonstrations import MOST_CHARACTERS, QUESTIONS, Question, checked, described
+from bert_jax.tools.serving.engine import Engine
+from bert_jax.tools.serving.security import need_json
 from bert_jax.tools.study import MeasuredFigure
 
 HERE = pathlib.Path(__file__).parent

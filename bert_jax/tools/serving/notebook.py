@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
 
 if TYPE_CHECKING:
-    from bert_jax.serving.server import Server
+    from bert_jax.tools.serving.server import Server
 
 
 class Served:
@@ -74,8 +74,8 @@ def serve(
       UserError: as `bert-jax serve`.
     """
     need_libraries("bert_jax.serve")
-    from bert_jax.serving.security import find_token
-    from bert_jax.serving.server import Server, listen
+    from bert_jax.tools.serving.security import find_token
+    from bert_jax.tools.serving.server import Server, listen
 
     config.check()
     token, listener = find_token(config), listen(config)

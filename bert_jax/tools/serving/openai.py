@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from bert_jax.serving import service as of
-from bert_jax.serving.bodies import Refusal
-from bert_jax.serving.native import EmbedBody, vectors_of
-from bert_jax.serving.service import Route, Service
+from bert_jax.tools.serving import service as of
+from bert_jax.tools.serving.bodies import Refusal
+from bert_jax.tools.serving.native import EmbedBody, vectors_of
+from bert_jax.tools.serving.service import Route, Service
 
 PREFIX = "/v1/"
 """Beginning of the paths whose errors are objects of OpenAI."""

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_jax import __version__
-from bert_jax.serving.bodies import schema, spelled
-from bert_jax.serving.openai import PREFIX
-from bert_jax.serving.service import Route
+from bert_jax.tools.serving.bodies import schema, spelled
+from bert_jax.tools.serving.openai import PREFIX
+from bert_jax.tools.serving.service import Route
 
 STATUSES = {
     "400": "The body is not JSON, or the model cannot answer this.",

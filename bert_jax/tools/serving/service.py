@@ -8,11 +8,11 @@ from typing import Any
 from bert_jax.config.serving import ServeConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.serving.bodies import Refusal
-from bert_jax.serving.engine import Draining, Engine, Failed, Late, Overloaded, TooLarge
-from bert_jax.serving.metrics import Metrics
-from bert_jax.serving.questions import Question
 from bert_jax.tokenization.tokenizer import tokenize
+from bert_jax.tools.serving.bodies import Refusal
+from bert_jax.tools.serving.engine import Draining, Engine, Failed, Late, Overloaded, TooLarge
+from bert_jax.tools.serving.metrics import Metrics
+from bert_jax.tools.serving.questions import Question
 
 
 @dataclasses.dataclass(frozen=True)

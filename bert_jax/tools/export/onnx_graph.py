@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.export.equations import Size, Value
+from bert_jax.tools.export.equations import Size, Value
 
 OPSET = 20  # the first with Gelu; LayerNormalization is older
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.export.equations import Equation, Program, Size, Value
-from bert_jax.export.onnx_graph import Graph, type_of
+from bert_jax.tools.export.equations import Equation, Program, Size, Value
+from bert_jax.tools.export.onnx_graph import Graph, type_of
 
 Permutation = tuple[int, ...]
 

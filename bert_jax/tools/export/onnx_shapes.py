@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from bert_jax.export.equations import Equation
-from bert_jax.export.onnx_graph import Graph
-from bert_jax.export.onnx_translation import Rule, Tensor, Translation, cast, same
+from bert_jax.tools.export.equations import Equation
+from bert_jax.tools.export.onnx_graph import Graph
+from bert_jax.tools.export.onnx_translation import Rule, Tensor, Translation, cast, same
 
 
 def _broadcast_in_dim(t: Translation, equation: Equation) -> Tensor:

@@ -17,8 +17,8 @@ from jax import export
 
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.errors import UserError
-from bert_jax.export.function import Arrays, ModelFunction
-from bert_jax.export.integers import whole, written_weights
+from bert_jax.tools.export.function import Arrays, ModelFunction
+from bert_jax.tools.export.integers import whole, written_weights
 
 PROGRAM, WEIGHTS = "model.stablehlo", "weights.npz"
 PLATFORMS = ("cpu", "cuda", "tpu")

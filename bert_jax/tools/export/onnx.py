@@ -16,14 +16,14 @@ import numpy as np
 
 from bert_jax.config.commands import Precision
 from bert_jax.errors import need_extra
-from bert_jax.export.equations import Value, traced
-from bert_jax.export.function import ModelFunction
-from bert_jax.export.onnx_arithmetic import ARITHMETIC
-from bert_jax.export.onnx_fusions import fused
-from bert_jax.export.onnx_graph import OPSET, Graph, Node, type_of
-from bert_jax.export.onnx_products import PRODUCTS
-from bert_jax.export.onnx_shapes import SHAPES
-from bert_jax.export.onnx_translation import Tensor, Translation
+from bert_jax.tools.export.equations import Value, traced
+from bert_jax.tools.export.function import ModelFunction
+from bert_jax.tools.export.onnx_arithmetic import ARITHMETIC
+from bert_jax.tools.export.onnx_fusions import fused
+from bert_jax.tools.export.onnx_graph import OPSET, Graph, Node, type_of
+from bert_jax.tools.export.onnx_products import PRODUCTS
+from bert_jax.tools.export.onnx_shapes import SHAPES
+from bert_jax.tools.export.onnx_translation import Tensor, Translation
 
 IR_VERSION = 9  # of the format, which the oldest runtime with the operations has
 LARGEST_FILE = 2**31 - 2**26

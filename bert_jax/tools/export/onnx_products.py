@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.export.equations import Equation, Size, Value, count
-from bert_jax.export.onnx_translation import Rule, Tensor, Translation, same
+from bert_jax.tools.export.equations import Equation, Size, Value, count
+from bert_jax.tools.export.onnx_translation import Rule, Tensor, Translation, same
 
 
 def _dot_general(t: Translation, equation: Equation) -> Tensor:

@@ -21,13 +21,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bert_jax import __version__
 from bert_jax.config.serving import ServeConfig
-from bert_jax.serving import native, openai
-from bert_jax.serving.bodies import Refusal, read_body
-from bert_jax.serving.engine import Engine
-from bert_jax.serving.openapi import described, page
-from bert_jax.serving.questions import longest_text
-from bert_jax.serving.security import HEADERS, Doorkeeper, Intake, cors, need_json, page_policy
-from bert_jax.serving.service import Route, Service, refusal_of
+from bert_jax.tools.serving import native, openai
+from bert_jax.tools.serving.bodies import Refusal, read_body
+from bert_jax.tools.serving.engine import Engine
+from bert_jax.tools.serving.openapi import described, page
+from bert_jax.tools.serving.questions import longest_text
+from bert_jax.tools.serving.security import HEADERS, Doorkeeper, Intake, cors, need_json, page_policy
+from bert_jax.tools.serving.service import Route, Service, refusal_of
 
 SLICE = 0.005
 """Seconds for which an answer is written as JSON before other requests have their turn."""
@@ -46,7 +46,7 @@ def make_app(engine: Engine, config: ServeConfig, token: bytes = b"") -> Starlet
     document = described(routes)
     pages = [*_about(service), *_documentation(document, at_root=not config.playground)]
     if config.playground:
-        from bert_jax.serving.playground import playground_routes
+        from bert_jax.tools.serving.playground import playground_routes
 
         pages += playground_routes(engine, config)
     posted = [Path(route.path, _endpoint(service, route), methods=["POST"]) for route in routes]

@@ -14,9 +14,10 @@ import numpy as np
 from bert_jax.pretrained.answers import Answer, Candidate, Choice, Label, Labels, TaggedWord
 from bert_jax.pretrained.encodings import with_prompt
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.serving import service as of
-from bert_jax.serving.bodies import Range, Refusal
-from bert_jax.serving.questions import (
+from bert_jax.tokenization.tokenizer import assembled, text_start
+from bert_jax.tools.serving import service as of
+from bert_jax.tools.serving.bodies import Range, Refusal
+from bert_jax.tools.serving.questions import (
     Embed,
     FillMask,
     NextSentence,
@@ -26,8 +27,7 @@ from bert_jax.serving.questions import (
     Similarity,
     longest_text,
 )
-from bert_jax.serving.service import Counted, Route, Service
-from bert_jax.tokenization.tokenizer import assembled, text_start
+from bert_jax.tools.serving.service import Counted, Route, Service
 
 Model = Annotated[str | None, "Name of the model; null: the first that can answer."]
 Truncate = Annotated[

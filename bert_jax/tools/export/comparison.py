@@ -17,13 +17,13 @@ from absl import logging
 from bert_jax.config import HeadConfig
 from bert_jax.config.heads import SingleVector, TokenVectors
 from bert_jax.data.sequences import Batch, Features
-from bert_jax.export.function import ROWS, ModelFunction
 from bert_jax.models.bert_parameters import TOKEN_VECTORS
 from bert_jax.models.pooling import token_vectors
 from bert_jax.models.task import BertForTask
 from bert_jax.pretrained.encodings import read_texts
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tokenization.tokenizer import Texts, lowered
+from bert_jax.tools.export.function import ROWS, ModelFunction
 
 LONGEST = 512
 """Tokens of the longest row that is compared, of a model that reads longer ones."""

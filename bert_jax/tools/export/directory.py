@@ -19,14 +19,14 @@ from bert_jax.config import ComputeConfig
 from bert_jax.config.commands import ConvertConfig, ExportFormat, ModelFormat, PartsWritten, Precision, Weights
 from bert_jax.config.options import from_dict, to_dict
 from bert_jax.errors import UserError, need_extra
-from bert_jax.export.comparison import Comparison, compare
-from bert_jax.export.function import ModelFunction, model_function
 from bert_jax.files import is_remote, write_atomically
 from bert_jax.formats import conversion
 from bert_jax.formats.huggingface_export import write_tokenizer
 from bert_jax.formats.opening import one_device, place
 from bert_jax.formats.stored import check_fit
 from bert_jax.pretrained.model import PretrainedModel
+from bert_jax.tools.export.comparison import Comparison, compare
+from bert_jax.tools.export.function import ModelFunction, model_function
 
 PROGRAMS: tuple[ExportFormat, ...] = ("onnx", "stablehlo", "saved_model")
 DESCRIPTION = "export.json"
@@ -141,7 +141,7 @@ def _need_libraries(to: ExportFormat) -> None:
         need_extra("onnx", "onnx", "to=onnx")
         need_extra("onnxruntime", "onnx", "to=onnx, which compares what it writes,")
     if to == "saved_model":
-        from bert_jax.export.saved_model import need_tensorflow
+        from bert_jax.tools.export.saved_model import need_tensorflow
 
         need_tensorflow()
 
@@ -149,14 +149,14 @@ def _need_libraries(to: ExportFormat) -> None:
 def _write(function: ModelFunction, directory: epath.Path, to: ExportFormat, precision: Precision, subject: str) -> str:
     """Write the program, and return how it is opened, in Markdown."""
     if to == "stablehlo":
-        from bert_jax.export.stablehlo import write_stablehlo
+        from bert_jax.tools.export.stablehlo import write_stablehlo
 
         return write_stablehlo(function, directory, precision)
     if to == "saved_model":
-        from bert_jax.export.saved_model import write_saved_model
+        from bert_jax.tools.export.saved_model import write_saved_model
 
         return write_saved_model(function, directory, precision)
-    from bert_jax.export.onnx import write_onnx
+    from bert_jax.tools.export.onnx import write_onnx
 
     return write_onnx(function, directory / "model.onnx", subject, precision)
 
@@ -164,11 +164,11 @@ def _write(function: ModelFunction, directory: epath.Path, to: ExportFormat, pre
 def _opened(function: ModelFunction, directory: epath.Path, to: ExportFormat) -> Run:
     """Return the program as somebody else would run it."""
     if to == "stablehlo":
-        from bert_jax.export.stablehlo import open_stablehlo
+        from bert_jax.tools.export.stablehlo import open_stablehlo
 
         return open_stablehlo(directory)
     if to == "saved_model":
-        from bert_jax.export.saved_model import open_saved_model
+        from bert_jax.tools.export.saved_model import open_saved_model
 
         return open_saved_model(directory, function.inputs)
     import onnxruntime

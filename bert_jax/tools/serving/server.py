@@ -16,11 +16,11 @@ import uvicorn
 from bert_jax.config.serving import ServeConfig, named_models
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
-from bert_jax.serving.app import make_app
-from bert_jax.serving.connections import bounded
-from bert_jax.serving.engine import Engine
-from bert_jax.serving.security import find_token
-from bert_jax.serving.service import Service
+from bert_jax.tools.serving.app import make_app
+from bert_jax.tools.serving.connections import bounded
+from bert_jax.tools.serving.engine import Engine
+from bert_jax.tools.serving.security import find_token
+from bert_jax.tools.serving.service import Service
 
 WARMING = "compiling (warm-up)"
 """Name of the thread that compiles; `console.leave` ends a process whose thread is called so without waiting for it."""

@@ -16,8 +16,8 @@ from flax.traverse_util import unflatten_dict
 
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.errors import UserError
-from bert_jax.export.function import Arrays, ModelFunction
-from bert_jax.export.integers import whole, written_weights
+from bert_jax.tools.export.function import Arrays, ModelFunction
+from bert_jax.tools.export.integers import whole, written_weights
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 READ_ME = """\

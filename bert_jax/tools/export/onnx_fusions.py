@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bert_jax.export.equations import Equation, Value
-from bert_jax.export.onnx_translation import Tensor, Translation, arithmetic
+from bert_jax.tools.export.equations import Equation, Value
+from bert_jax.tools.export.onnx_translation import Tensor, Translation, arithmetic
 
 
 def fused(t: Translation, equation: Equation) -> Tensor | None:
