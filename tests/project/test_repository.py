@@ -26,7 +26,8 @@ from bert_jax.config.finetuning import check_finetune, task_defaults
 from bert_jax.console import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LOADS_TENSORFLOW = ("corpus/datasets.py", "formats/tf1.py", "tasks/readers.py", "tools/export/saved_model.py")  # and data/
+LOADS_TENSORFLOW = ("corpus/datasets.py", "formats/tf1.py", "tasks/readers.py", "tools/export/saved_model.py")
+"""And data/."""
 
 
 @functools.cache
