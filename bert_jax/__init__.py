@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         MineConfig,
         SearchConfig,
     )
+    from bert_jax.config.serving import EngineOptions, ServeConfig
     from bert_jax.config.tasks import (
         ChoiceOptions,
         DataSourceConfig,
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
     from bert_jax.models.bert import BertForPreTraining
     from bert_jax.pretrained.model import PretrainedModel, load
     from bert_jax.pretraining import pretrain
+    from bert_jax.serving.notebook import serve
     from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
     from bert_jax.tools.search.index import Hit, SearchIndex
     from bert_jax.tools.search.index import run_index as index
@@ -135,6 +137,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "DiagnosticOptions": "config.tasks",
     "DisentangledConfig": "config",
     "DistillationConfig": "config",
+    "EngineOptions": "config.serving",
     "EvaluationConfig": "config",
     "ExactSearch": "config.search",
     "Examples": "training_data",
@@ -186,6 +189,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "SearchIndex": "tools.search.index",
     "SearchResults": "tools.search.search",
     "SentenceOptions": "config.tasks",
+    "ServeConfig": "config.serving",
     "SingleVector": "config.heads",
     "SinksConfig": "config",
     "SkipGram": "config",
@@ -226,6 +230,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "prepare": "data.preparation.prepare:run_prepare",
     "pretrain": "pretraining",
     "search": "tools.search.search:run_search",
+    "serve": "serving.notebook",
     "task_defaults": "config.finetuning",
     "train_vocab": "data.preparation.vocabularies:run_train_vocab",
     "with_options": "config.options",
@@ -250,6 +255,7 @@ __all__ = [
     "DiagnosticOptions",
     "DisentangledConfig",
     "DistillationConfig",
+    "EngineOptions",
     "EvaluationConfig",
     "ExactSearch",
     "Examples",
@@ -301,6 +307,7 @@ __all__ = [
     "SearchIndex",
     "SearchResults",
     "SentenceOptions",
+    "ServeConfig",
     "SingleVector",
     "SinksConfig",
     "SkipGram",
@@ -341,6 +348,7 @@ __all__ = [
     "prepare",
     "pretrain",
     "search",
+    "serve",
     "task_defaults",
     "train_vocab",
     "with_options",

@@ -231,15 +231,19 @@ def read_object(file: str | os.PathLike[str], remedy: str = "fetch it again") ->
         raise UserError(f"{file} {error}; {remedy}") from None
 
 
-def parse_object(text: bytes) -> dict[str, Any]:
+def parse_object(text: bytes, finite: bool = False) -> dict[str, Any]:
     """Return the JSON object in UTF-8 `text`.
+
+    Args:
+      finite: whether NaN and Infinity are refused, which JSON has not, and which Python writes all the same.
 
     Raises:
       ValueError: `text` is not JSON or not an object, or has duplicate names, numbers beyond 64 bits, half a surrogate
         pair or endless nesting, none of which a writer intends. The message lacks its subject, the file.
     """
     try:
-        values = json.loads(text.decode(), parse_int=_integer, parse_float=_float, object_pairs_hook=_unique)
+        hooks: dict[str, Any] = {"parse_constant": _no_number} if finite else {}
+        values = json.loads(text.decode(), parse_int=_integer, parse_float=_float, object_pairs_hook=_unique, **hooks)
         if b"\\ud" in text.lower():
             json.dumps(values, ensure_ascii=False).encode()
     except (json.JSONDecodeError, UnicodeError) as error:
@@ -276,6 +280,10 @@ def _float(digits: str) -> float:
     if math.isinf(value := float(digits)):
         raise ValueError(f"has a number beyond 64 bits, {digits:.30}")
     return value
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"has {name}, which is no number of JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

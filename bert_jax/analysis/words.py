@@ -261,7 +261,7 @@ def word_senses(
     senses = [""] * len(texts) if senses is None else list(senses)
     if len(senses) != len(texts) or len(texts) < 2:
         raise UserError(f"{len(texts)} texts with {len(senses)} senses; give two texts or more, and a sense for each")
-    finder, wanted = WordFinder.of(model), _single_word(model, word)
+    finder, wanted = WordFinder.of(model), single_word(model, word)
     layers, size = model.config.num_layers + 1, model.config.hidden_size
     found, others = np.zeros((len(texts), layers, size)), []
     batches = model.encode_batches(list(texts), "all", batch_size=batch_size, max_length=max_length, progress=False)
@@ -307,7 +307,8 @@ def read_senses(path: str) -> list[tuple[str, str]]:
     return rows
 
 
-def _single_word(model: PretrainedModel, word: str) -> tuple[int, ...]:
+def single_word(model: PretrainedModel, word: str) -> tuple[int, ...]:
+    """Return the ids of a word; raise a UserError if the tokenizer does not read it as one word."""
     tokenizer = model.need_tokenizer()
     ids = np.array(tokenizer.encode(word), np.int64)
     if len(WordFinder.of(model).find(ids)) != 1 or np.isin(ids, tokenizer.special_ids).any():

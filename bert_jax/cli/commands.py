@@ -14,6 +14,7 @@ from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, f
 from bert_jax.config.analyses import ANALYSES
 from bert_jax.config.checks import check, check_given, training_paths
 from bert_jax.config.search import IndexConfig, MineConfig, SearchConfig
+from bert_jax.config.serving import ServeConfig, named_models, need_libraries
 from bert_jax.console import (
     asks_for_help,
     choices,
@@ -595,6 +596,29 @@ def results(arguments: list[str]) -> None:
     from bert_jax.finetuning.results import run_results
 
     run_results(directories, options)
+
+
+def serve(arguments: list[str]) -> int:
+    """serve MODEL… [--port=N] [--host=ADDRESS --token_file=FILE]
+
+    Answer questions about texts over HTTP, to many clients at once: vectors, classes, tags, answers, ranks, words for
+    masks, also in the forms of OpenAI and of text-embeddings-inference. A page for the browser shows what the models
+    do.
+
+    MODEL is anything that bert_jax.load opens, or NAME=MODEL to give it a name; several are told apart by "model" in a
+    request. The routes are those of the parts that each model has, and are printed. SIGTERM and Ctrl+C end the server
+    when it has answered what it had accepted. docs/serving.md has examples of every route.
+    """
+    words, options = positionals(arguments, usage(serve), "MODEL")
+    config = parse(ServeConfig(), options, *described(serve))
+    if not words:
+        return 0
+    config.check()
+    need_libraries("bert-jax serve")
+    _need(models=named_models(words).values())
+    from bert_jax.serving.server import run_serve
+
+    return run_serve(words, config)
 
 
 def convert(arguments: list[str]) -> None:

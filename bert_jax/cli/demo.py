@@ -23,7 +23,7 @@ from bert_jax.config import (
 )
 from bert_jax.config.checks import check
 from bert_jax.config.commands import DemoConfig, FillMaskConfig
-from bert_jax.pretrained.answers import Filled, fill_mask
+from bert_jax.pretrained.answers import Filled
 from bert_jax.pretrained.model import load_with_generator
 
 VOCAB_SIZE = 4_096
@@ -134,7 +134,7 @@ def run_fill_mask(path: str, text: str, options: FillMaskConfig) -> None:
     model, generator = load_with_generator(path)
     model = generator or model  # a discriminator writes no words
     tokenizer = model.need_tokenizer()
-    print_filled(text, fill_mask(model, text, options.top_k), tokenizer.tokens[tokenizer.mask_id])
+    print_filled(text, model.fill_mask(text, options.top_k), tokenizer.tokens[tokenizer.mask_id])
 
 
 def print_filled(text: str, filled: Filled, mask: str) -> None:

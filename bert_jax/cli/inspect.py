@@ -11,6 +11,7 @@ from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, Phas
 from bert_jax.config.checks import check
 from bert_jax.config.commands import InspectConfig
 from bert_jax.data.examples import Batch
+from bert_jax.data.masking import replacement
 from bert_jax.data.mixtures import epoch_report
 from bert_jax.data.store import Rows, Store, open_store
 from bert_jax.errors import UserError
@@ -20,6 +21,7 @@ from bert_jax.training_data import Examples
 _SEGMENT_STYLES = ("cyan", "green")
 _PICTURE = 64  # columns of a full row
 _MASKED, _RANDOM, _KEPT = "bold white on red", "bold black on yellow", "bold underline"
+_STYLES = {"mask": _MASKED, "random": _RANDOM, "kept": _KEPT}
 
 
 def run_inspect(path: str, config: InspectConfig, console: Console | None = None) -> None:
@@ -149,7 +151,7 @@ def _sequence(batch: Batch, row: int, tokenizer: Tokenizer) -> Text:
             pieces.append(Text(tokenizer.tokens[token], "bold magenta" if special else _SEGMENT_STYLES[segment]))
             continue
         original = originals[place]
-        style = _KEPT if token == original else _MASKED if token == tokenizer.mask_id else _RANDOM
+        style = _STYLES[replacement(token, original, tokenizer.mask_id)]
         pieces.append(Text(tokenizer.tokens[token], style) + Text(f"({tokenizer.tokens[original]})", "dim"))
     return Text(" ").join(pieces)
 

@@ -5,6 +5,7 @@ section 2. Left to right, every token of a text is predicted at the place before
 """
 
 import dataclasses
+from typing import Literal
 
 import numpy as np
 
@@ -75,6 +76,11 @@ class Masking:
         draw = uniform(bits(keys[:, None], Stream.REPLACEMENT, slots))
         to_random = draw < self.config.mask_share + self.config.random_share
         return np.where(draw < self.config.mask_share, self.mask_id, np.where(to_random, words, ids)).astype(np.int32)
+
+
+def replacement(token: int, original: int, mask_id: int) -> Literal["mask", "random", "kept"]:
+    """Return what a predicted token was replaced by: [MASK], a random entry of the vocabulary, or nothing."""
+    return "kept" if token == original else "mask" if token == mask_id else "random"
 
 
 def num_predictions(lengths: np.ndarray, rate: float, max_predictions: int) -> np.ndarray:

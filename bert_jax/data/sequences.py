@@ -320,14 +320,14 @@ def evaluation_batches(features: Features, batch_size: int) -> list[np.ndarray]:
     return _cut(np.argsort(sequence_lengths(features), kind="stable"), batch_size)
 
 
-def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
-    """Return the sequences at `indices` as arrays of `rows` rows, padded to the rung that the longest of them needs."""
+def padded(features: Features, indices: np.ndarray, rows: int, length: int | None = None) -> Batch:
+    """Return the sequences at `indices` as arrays of `rows` rows of so many positions; None: of the rung they need."""
     chosen = [features.input_ids[index] for index in indices]
     candidates = max(map(len, chosen)) if isinstance(chosen[0], list) else None
     if features.in_windows and candidates:  # a power of two, so that few shapes are compiled
         candidates = 1 << (candidates - 1).bit_length()
-    longest = max(len(ids) for entry in chosen for ids in _texts(entry))
-    length = _rung(longest, features.max_length)
+    if length is None:
+        length = _rung(max(len(ids) for entry in chosen for ids in _texts(entry)), features.max_length)
     shape = (rows, candidates, length) if candidates else (rows, length)
     batch: Batch = {name: np.zeros(shape, np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")}
     for row, index in enumerate(indices):

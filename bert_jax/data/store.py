@@ -36,7 +36,19 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bert_jax.data.manifest import PARTS, FileRecord, Manifest, hash_file, read_manifest, shard_file
+from bert_jax.data.manifest import (
+    PARTS,
+    Counts,
+    FileRecord,
+    Manifest,
+    Options,
+    Shard,
+    TokenizerRecord,
+    dtype_for,
+    hash_file,
+    read_manifest,
+    shard_file,
+)
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import cache_directory, is_remote
 from bert_jax.progress import progress_bar
@@ -209,6 +221,40 @@ class Store:
                 "prepare or copy the store again"
             )
         return tokenizer
+
+
+class MemoryStore(Store):
+    """A store of a few documents that is in memory, for examples that nobody keeps.
+
+    Args:
+      tokenizer: the one that made the ids.
+      tokens: ids, [tokens].
+      sentences: number of tokens of each sentence, int64, none of them 0.
+      documents: number of sentences of each document, int64, none of them 0.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, tokens: np.ndarray, sentences: np.ndarray, documents: np.ndarray):
+        size = {"tokens": len(tokens), "sentences": len(sentences), "documents": len(documents)}
+        nothing = dict.fromkeys(("text_bytes", "unknown_tokens", "cut_sentences", "replaced_characters"), 0)
+        record = TokenizerRecord(
+            kind=tokenizer.kind, fingerprint=tokenizer.fingerprint, vocab_size=tokenizer.vocab_size
+        )
+        starts = {"sentences": np.cumsum(sentences) - sentences, "documents": np.cumsum(documents) - documents}
+        self._held = {"tokens": tokens, **{part: values.astype(np.uint64) for part, values in starts.items()}}
+        manifest = Manifest(
+            version=1,
+            dtype=dtype_for(tokenizer.vocab_size),
+            counts=Counts(**size, **nothing),
+            tokenizer=record,
+            options=Options(sentences="split", language="en", text_field="text", bad_utf8="error"),
+            sources=(),
+            shards=(Shard(**size),),
+            files=(),
+        )
+        super().__init__(pathlib.Path("memory"), manifest)
+
+    def _map(self, part: str, fetch_shard: Callable[[int, str], None] | None, index: int) -> np.ndarray:
+        return self._held[part]
 
 
 SPECIAL, PADDING = -1, -2

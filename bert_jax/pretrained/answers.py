@@ -7,16 +7,16 @@ fill-mask` prints the most likely words.
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from absl import logging
 
 from bert_jax.config.tasks import SentenceOptions, SequenceOptions, SquadOptions, TaggingOptions
-from bert_jax.data.sequences import Features, Uncut, as_features, batches
+from bert_jax.data.sequences import Features, Uncut, as_features
 from bert_jax.errors import UserError
-from bert_jax.pretrained.encodings import in_batches
-from bert_jax.pretrained.runner import Runner, softmax
+from bert_jax.pretrained.outputs import Compute, MaskedWords, TaskScores, most_likely
+from bert_jax.pretrained.runner import softmax
 from bert_jax.tasks import ner, sentences, squad, squad_files
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.sentences import in_windows
@@ -98,14 +98,14 @@ class TaggedWord(tuple[str, str]):
         return f"TaggedWord({self[0]!r}, {self[1]!r}, {(self.start, self.end)})"
 
 
-def predict(model: Any, runner: Runner, inputs: Iterable[Any], batch_size: int, progress: bool | None) -> list[Any]:
+def predict(model: Any, compute: Compute, inputs: Iterable[Any], batch_size: int, progress: bool | None) -> list[Any]:
     """Return an answer to each of `inputs`; PretrainedModel.predict describes the forms of both."""
     if model.head is None:
         raise UserError(f"{model.path} has no task head to predict with; fine-tune it first, or use encode or embed")
     kind = model.head.kind
 
     def scores(features: Features) -> list[np.ndarray]:
-        return task_scores(kind, runner, features, batch_size, progress)
+        return task_scores(kind, compute, features, batch_size, progress)
 
     kinds = {
         "classification": _labels,
@@ -119,12 +119,12 @@ def predict(model: Any, runner: Runner, inputs: Iterable[Any], batch_size: int, 
 
 
 def task_scores(
-    kind: str, runner: Runner, features: Features, batch_size: int, progress: bool | None
+    kind: str, compute: Compute, features: Features, batch_size: int, progress: bool | None
 ) -> list[np.ndarray]:
     """Return the scores of every sequence by a head of this kind, in order and without padding, float32."""
     found: list[Any] = [None] * len(features)
-    for numbers, batch in in_batches(features, batch_size, progress, runner.packs_scores and not features.in_windows):
-        for row, number in zip(runner.task_scores(batch), numbers, strict=False):
+    for numbers, rows in compute(TaskScores(), features, batch_size, progress):
+        for row, number in zip(rows, numbers, strict=False):
             found[number] = row[: len(features.input_ids[number])] if kind in ("span", "tagging") else row
     return found
 
@@ -307,17 +307,7 @@ Filled = list[list[Candidate]]
 """Candidates for each mask of a text, the most likely first."""
 
 
-@overload
-def fill_mask(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)
-    model: Any, texts: str, top_k: int = 5, batch_size: int = 32
-) -> Filled: ...
-
-
-@overload
-def fill_mask(model: Any, texts: Iterable[str], top_k: int = 5, batch_size: int = 32) -> list[Filled]: ...
-
-
-def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size: int = 32) -> Filled | list[Filled]:
+def fill_mask(model: Any, texts: str | Iterable[str], top_k: int, batch_size: int) -> Any:
     """Return the `top_k` most likely pieces for each [MASK], in order, of one text, or of each of several.
 
     Every mask is predicted with the other masks in place; from left to right, from the words before it alone.
@@ -332,28 +322,44 @@ def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size
     if isinstance(texts, tuple) or not isinstance(texts, Iterable):
         raise UserError(f"fill_mask takes a text or a list of texts, not {texts!r:.60}")
     rows = [_masked_row(model, text) for text in ([texts] if single else texts)]
-    ids = [row for row, _ in rows]
-    if not ids or batch_size < 1:
+    if not rows or batch_size < 1:
         raise UserError(
-            "no texts were given: an empty list" if not ids else f"batch_size={batch_size} must be positive"
+            "no texts were given: an empty list" if not rows else f"batch_size={batch_size} must be positive"
         )
+    filled = [[_named(tokenizer, *best) for best in masks] for masks in _at_masks(model, rows, top_k, batch_size)]
+    return filled[0] if single else filled
+
+
+def mask_logits(model: Any, rows: list[tuple[np.ndarray, np.ndarray]], batch_size: int = 32) -> list[np.ndarray]:
+    """Return the logits at each mask of texts as ids and token types, int32 [L] each: float32 [masks, V].
+
+    Every row has at least one mask, and no more tokens than the model reads.
+    """
+    return [np.stack(masks) for masks in _at_masks(model, rows, None, batch_size)]
+
+
+def _at_masks(model: Any, rows: list[tuple[np.ndarray, np.ndarray]], top_k: int | None, batch_size: int) -> list[Any]:
+    """Return for every row what `MaskedWords` are."""
+    check_fills_masks(model)
     features = as_features(rows, model.config.longest_sequence)
+    before = int(model.config.direction == "left_to_right")  # a token is predicted at the place before it
+    found: list[Any] = [None] * len(rows)
+    for numbers, masks in model.compute(
+        MaskedWords(model.tokenizer.mask_id, top_k, before), features, batch_size, False
+    ):
+        for number, own in zip(numbers, masks, strict=False):
+            found[number] = own
+    return found
+
+
+def check_fills_masks(model: Any) -> None:
+    """Raise a UserError if a model cannot predict a word from what is around it."""
     if model.config.two_directions:
         raise UserError(
             "this model predicts a word from one side of it at a time (model.layer=lstm, both directions), so it fills "
             "no mask; use one with model.direction=left_to_right, or a Transformer"
         )
-    before = int(model.config.direction == "left_to_right")  # a token is predicted at the place before it
-    masks = [np.flatnonzero(row == tokenizer.mask_id) - before for row in ids]
-    width = 1 << (max(map(len, masks)) - 1).bit_length()  # so that another text rarely compiles again
-    filled: list[Filled] = [[] for _ in ids]
-    for numbers, batch in batches(features, batch_size):
-        batch["masked_positions"] = np.zeros((len(batch["input_ids"]), width), np.int32)
-        for row, number in enumerate(numbers):
-            batch["masked_positions"][row] = np.resize(masks[number], width)  # repeated where there are fewer
-        for logits, number in zip(model.mlm_logits(batch), numbers, strict=False):
-            filled[number] = _candidates(logits[: len(masks[number])], tokenizer, top_k)
-    return filled[0] if single else filled
+    model.network.require("mlm")
 
 
 def _masked_row(model: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -374,10 +380,10 @@ def _masked_row(model: Any, text: str) -> tuple[np.ndarray, np.ndarray]:
     return ids, types
 
 
-def _candidates(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> Filled:
-    probabilities = softmax(logits)
-    best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]
-    return [
-        [Candidate(tokenizer.tokens[token], float(row[token])) for token in tokens]
-        for row, tokens in zip(probabilities, best, strict=True)
-    ]
+def candidates(logits: np.ndarray, tokenizer: Tokenizer, top_k: int) -> Filled:
+    """Return the `top_k` most likely pieces for each row of logits [masks, V]."""
+    return [_named(tokenizer, *most_likely(row, top_k)) for row in logits]
+
+
+def _named(tokenizer: Tokenizer, tokens: np.ndarray, shares: np.ndarray) -> list[Candidate]:
+    return [Candidate(tokenizer.tokens[token], float(share)) for token, share in zip(tokens, shares, strict=True)]

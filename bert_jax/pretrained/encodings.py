@@ -1,12 +1,10 @@
 """Hidden states of texts or ids as NumPy arrays in the order of the texts, and the form of vectors for `embed`.
 
-Texts become ids that fit the positions and segments of the loaded model, and then batches, in which several texts may
-share a row. `encode_ids` takes rows of ids that other code has made. For `embed`, layers are combined, pooled, mapped
-and normalized.
+Texts become ids that fit the positions and segments of the loaded model. `encode_ids` takes rows of ids that other code
+has made. For `embed`, layers are combined, pooled, mapped and normalized.
 """
 
 import dataclasses
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,10 +17,8 @@ from bert_jax.config.heads import Combination, Pooling, TokenVectors
 from bert_jax.data.sequences import (
     Batch,
     Features,
-    PackedBatches,
     TokenReader,
     as_features,
-    batches,
     compared_tokens,
     sequence_lengths,
     text_places,
@@ -30,11 +26,10 @@ from bert_jax.data.sequences import (
 from bert_jax.devices.process import machine_memory
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import Postprocess
-from bert_jax.models.layers import platform_in_use
 from bert_jax.models.pooling import check_pooling, layer_indices, layers_read
 from bert_jax.models.protocol import EncoderOutput
+from bert_jax.pretrained.outputs import Vectors
 from bert_jax.pretrained.runner import Runner
-from bert_jax.progress import track
 from bert_jax.tokenization.tokenizer import Texts, as_arrays, tokenize
 
 
@@ -198,15 +193,8 @@ def with_prompt(texts: Texts, embedding: EmbeddingConfig, prompt: str | None) ->
     return f"{before}{texts}" if isinstance(texts, str) else [f"{before}{row}" for row in rows]
 
 
-def _cached_positions() -> int | None:
-    """Return of how many positions the states of a layer stay in the caches of a CPU; None: there is no such limit.
-
-    What a feed-forward network keeps of 2,048 positions is 12 MiB for a width of 384, and 25 for 768.
-    """
-    return max(2048, 1024 * (os.cpu_count() or 1)) if platform_in_use() == "cpu" else None
-
-
-LONG = 10  # number of batches from which on a progress bar is shown
+Outputs = Iterable[tuple[np.ndarray, Any]]
+"""Numbers of texts, int [n], and what `Compute` made of each."""
 
 
 def read_texts(model: Any, texts: Texts, max_length: int | None = None, truncate: bool = True) -> Features:
@@ -221,25 +209,6 @@ def read_texts(model: Any, texts: Texts, max_length: int | None = None, truncate
     return features
 
 
-def in_batches(
-    features: Features, batch_size: int, progress: bool | None, packed: bool = False
-) -> Iterable[tuple[np.ndarray, Batch]]:
-    """Yield batches with the numbers of their texts, with a bar if `progress`; None: if there are many.
-
-    With `packed`, several texts share a row, and on a CPU a batch may have fewer rows than `batch_size`. A text alone
-    is in a batch of the same form as without.
-    """
-    if batch_size < 1:
-        raise UserError(f"batch_size={batch_size} must be positive")
-    if packed and len(features) > 1:
-        found = PackedBatches(features, batch_size, _cached_positions())
-        count = len(found)
-    else:
-        found, count = batches(features, batch_size), -(-len(features) // batch_size)
-    show = count >= LONG if progress is None else progress
-    return track(found, "batches of texts", count, visible=show)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class VectorForm:
     """The arguments of `embed` with the defaults of the model filled in, and checked."""
@@ -251,13 +220,17 @@ class VectorForm:
     postprocess: Postprocess | None
     normalize: bool
 
-    def vectors(self, runner: Runner, batches: Iterable[tuple[np.ndarray, Batch]], count: int) -> np.ndarray:
-        """Return float32 [count, H'], from batches with the numbers of their texts."""
+    @property
+    def output(self) -> Vectors:
+        """What is computed of each text, before `postprocess`."""
+        weights = None if self.weights is None else tuple(self.weights.tolist())
+        return Vectors(self.layers, self.pooling, weights, self.normalize and self.postprocess is None)
+
+    def vectors(self, outputs: Outputs, count: int) -> np.ndarray:
+        """Return float32 [count, H'], from the outputs of texts with their numbers."""
         found = np.zeros((count, 0), np.float32)
-        for numbers, batch in batches:
-            normalize = self.normalize and self.postprocess is None
-            rows = runner.embed(batch, self.weights, self.layers, self.pooling, normalize)
-            found = found if found.size else np.zeros((count, rows.shape[1]), np.float32)
+        for numbers, rows in outputs:
+            found = found if found.size else np.zeros((count, len(rows[0])), np.float32)
             found[numbers] = rows[: len(numbers)]
         if self.postprocess is None:
             return found
@@ -277,25 +250,24 @@ def token_features(model: Any, features: Features, form: TokenVectors, query: bo
     )
 
 
-def of_tokens(runner: Runner, features: Features, batches: Iterable[tuple[np.ndarray, Batch]]) -> list[np.ndarray]:
+def of_tokens(outputs: Outputs, features: Features) -> list[np.ndarray]:
     """Return the vectors that count of the tokens of each text, float32 [M, D]."""
     found: list[np.ndarray] = [np.zeros((0, 0), np.float32)] * len(features)
     marks = features.marks
     assert marks is not None, "token_features comes first"
-    for numbers, batch in batches:
-        vectors = compared_tokens(runner.token_vectors(batch), [marks[number] for number in numbers])
-        for number, own in zip(numbers, vectors, strict=False):
+    for numbers, vectors in outputs:
+        for number, own in zip(numbers, compared_tokens(vectors, [marks[number] for number in numbers]), strict=False):
             found[number] = own
     return found
 
 
-def of_words(runner: Runner, batches: Iterable[tuple[np.ndarray, Batch]]) -> Any:
-    """Return the weights of words of each text, a scipy.sparse.csr_matrix float32 [n, V], sparse batch by batch."""
+def of_words(outputs: Outputs) -> Any:
+    """Return the weights of words of each text, a scipy.sparse.csr_matrix float32 [n, V]."""
     from scipy import sparse
 
     parts, order = [], []
-    for numbers, batch in batches:
-        parts.append(sparse.csr_matrix(runner.word_strengths(batch)[: len(numbers)]))
+    for numbers, rows in outputs:
+        parts.extend(rows[: len(numbers)])
         order.append(numbers)
     return sparse.csr_matrix(sparse.vstack(parts))[np.argsort(np.concatenate(order))]
 

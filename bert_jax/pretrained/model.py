@@ -5,6 +5,7 @@ to a new work directory.
 """
 
 import collections.abc
+import copy
 import dataclasses
 import functools
 import io
@@ -56,7 +57,6 @@ from bert_jax.pretrained.encodings import (
     Collector,
     Encoding,
     encode_ids,
-    in_batches,
     of_tokens,
     of_words,
     read_texts,
@@ -64,6 +64,7 @@ from bert_jax.pretrained.encodings import (
     vector_form,
     with_prompt,
 )
+from bert_jax.pretrained.outputs import Compute, NextSentence, VectorsOfTokens, WeightsOfWords, computed, in_batches
 from bert_jax.pretrained.runner import Parameters, Runner, not_finite, softmax
 from bert_jax.tasks.task_data import without_metrics
 from bert_jax.tokenization.tokenizer import Texts, Tokenizer, lowered
@@ -214,6 +215,7 @@ class PretrainedModel:
       kind (str): its format.
       history (dict): step, metrics and config, as far as recorded.
       mesh (Mesh): the devices that hold the parameters.
+      compute (Compute): makes what answers are made of.
       unread (tuple): ids that the vector of a text leaves out: those of special tokens that were never trained.
 
     Texts are one string, one pair as a tuple, or a list of either; [MASK] in a text is the mask token, except for
@@ -240,6 +242,18 @@ class PretrainedModel:
         self._parameters = Parameters(params)
         self.unread: tuple[int, ...] = stored.unread
         self._runner = Runner(self.network, stored.head, self._parameters, mesh, stored.unread)
+        self.compute: Compute = functools.partial(computed, self._runner)
+
+    @property
+    def runner(self) -> Runner:
+        """The compiled functions of the model."""
+        return self._runner
+
+    def computed_by(self, compute: Compute) -> "PretrainedModel":
+        """Return the same model, whose `embed`, `fill_mask`, `next_sentence` and `predict` are computed by another."""
+        other = copy.copy(self)
+        other.compute = compute
+        return other
 
     @property
     def params(self) -> dict[str, Any]:
@@ -290,7 +304,7 @@ class PretrainedModel:
         them: classification [C], regression [], choice [K], span [L, 2], tagging [L, C]."""
         if self.head is None:
             raise UserError(f"{self.path} has no task head, which gives the scores; fine-tune it first")
-        return task_scores(self.head.kind, self._runner, features, batch_size, progress=False)
+        return task_scores(self.head.kind, self.compute, features, batch_size, progress=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model with its current parameters, head and tokenizer to the new directory `path`, or nothing.
@@ -458,7 +472,7 @@ class PretrainedModel:
         """
         chosen = layer_indices(layers, self.config.num_layers)
         features = read_texts(self, texts, max_length, truncate)
-        for numbers, batch in in_batches(features, batch_size, progress):
+        for numbers, batch in in_batches(features, batch_size, progress, packed=False):
             part = features.part(numbers)
             collector = Collector(part, self.config, chosen, attentions)
             output = self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=None)
@@ -516,7 +530,7 @@ class PretrainedModel:
         if isinstance(form, SingleVector):
             single = vector_form(self, layers, pooling, weights, postprocess, normalize)
             features = read_texts(self, texts, longest, truncate)
-            return single.vectors(self._runner, in_batches(features, batch_size, progress, packed=True), len(features))
+            return single.vectors(self.compute(single.output, features, batch_size, progress), len(features))
         if layers != "last" or normalize is not None or weights is not None or postprocess is not None:
             raise UserError(
                 f"layers, weights, postprocess and normalize are for single vectors, and those of {self.path} are of "
@@ -526,8 +540,9 @@ class PretrainedModel:
             query = prompt == "query"
             longest = (form.query_length or longest) if query and max_length is None else longest
             features = token_features(self, read_texts(self, texts, longest, truncate), form, query)
-            return of_tokens(self._runner, features, in_batches(features, batch_size, progress))
-        return of_words(self._runner, in_batches(read_texts(self, texts, longest, truncate), batch_size, progress))
+            return of_tokens(self.compute(VectorsOfTokens(), features, batch_size, progress), features)
+        features = read_texts(self, texts, longest, truncate)
+        return of_words(self.compute(WeightsOfWords(), features, batch_size, progress))
 
     @overload
     def fill_mask(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)
@@ -559,10 +574,10 @@ class PretrainedModel:
         single = isinstance(first, str) and isinstance(second, str)
         pairs = _text_pairs([first], [second]) if single else _text_pairs(first, second)
         found = [0.0] * len(pairs)
-        for numbers, batch in in_batches(read_texts(self, pairs), batch_size, None, packed=True):
-            shares = softmax(self.next_sentence_logits(batch))[:, 0]
-            for number, share in zip(numbers, shares, strict=False):
-                found[number] = float(share)
+        self.network.require("pooler", "next_sentence")
+        for numbers, logits in self.compute(NextSentence(), read_texts(self, pairs), batch_size, None):
+            for number, row in zip(numbers, logits, strict=False):
+                found[number] = float(softmax(row)[0])
         return found[0] if single else found
 
     def predict(self, inputs: Iterable[Any], *, batch_size: int = 32, progress: bool | None = None) -> list[Any]:
@@ -579,7 +594,7 @@ class PretrainedModel:
           UserError: the model has no task head, or the inputs do not have its form, such as a pair for a model that was
             fine-tuned on single texts.
         """
-        return predict(self, self._runner, inputs, batch_size, progress)
+        return predict(self, self.compute, inputs, batch_size, progress)
 
 
 def load(

@@ -8,6 +8,7 @@ Notebooks edit and train the parameters: they are checked and placed before anyt
 import contextlib
 import dataclasses
 import operator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import jax
@@ -86,6 +87,7 @@ def _kind(leaf: Any) -> str:
 
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 PACKED = ("text_ids", "text_starts")  # of rows of several texts
+WORDS_AT_ONCE = 16  # masked words whose logits are computed together
 
 
 class Runner:
@@ -100,11 +102,14 @@ class Runner:
         unread: tuple[int, ...] = (),
     ):
         self._network, self._unread = network, unread
+        self.longest: int = network.config.longest_sequence
+        """Number of tokens that the model reads."""
         self._vectors = jax.jit(
             _vectors, static_argnames=("combination", "pooling", "normalize"), out_shardings=sharding.replicated(mesh)
         )
         self.states: Compiled = Compiled(_states, network, parameters, mesh, ("collect", "decoded"))
         self.mlm_head: Compiled = Compiled(BertForPreTraining.mlm_logits, network, parameters, mesh)
+        self.words: Compiled = Compiled(_words, network, parameters, mesh)
         self.hidden_words: Compiled = Compiled(BertForPreTraining.hidden_logits, network, parameters, mesh)
         self.gated_losses: Compiled = Compiled(_gated_losses, network, parameters, mesh)
         self.next_sentence_head: Compiled = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
@@ -162,6 +167,33 @@ class Runner:
             return host(batch, self.hidden_words(batch))
         positions = {"masked_positions": batch["masked_positions"]}
         return host(batch, self.mlm_head(positions, encoded=self._encoded(batch, decoded=True)))
+
+    def masked_words(self, batch: Batch, row: np.ndarray, position: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield logits [m, V], float32, of the words at these places of the batch, int [M] each, a few at a time.
+
+        The head always computes as many, so that it is one program, and a word's logits are the same in every batch.
+        """
+        self._network.require("mlm")
+        if self._network.config.two_streams:
+            yield self._hidden_words(batch, row, position)
+            return
+        encoded = self._encoded(batch, decoded=True)
+        for first in range(0, len(row), WORDS_AT_ONCE):
+            part = slice(first, first + WORDS_AT_ONCE)
+            places = np.zeros((WORDS_AT_ONCE, 2), np.int32)
+            places[: len(row[part])] = np.stack([row[part], position[part]], axis=1)
+            logits = host({"input_ids": row[part]}, self.words({"places": places}, encoded=encoded))
+            yield logits
+
+    def _hidden_words(self, batch: Batch, row: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """Return logits [M, V] of an XLNet, which computes the rows anew without the words at these places."""
+        width = 1 << (int(np.bincount(row).max()) - 1).bit_length()  # so that another text rarely compiles again
+        masked = np.zeros((len(batch["input_ids"]), width), np.int32)
+        column = np.zeros_like(row)
+        for each in np.unique(row):
+            here = np.flatnonzero(row == each)
+            masked[each], column[here] = np.resize(position[here], width), np.arange(len(here))
+        return self.mlm_logits(batch | {"masked_positions": masked})[row, column]
 
     def mlm_losses(self, batch: Batch, head_gates: np.ndarray) -> np.ndarray:
         """Return losses [B, M], float32, with what each head adds multiplied by its gate, [N, A]."""
@@ -256,6 +288,13 @@ def _states(network: BertForPreTraining, params: Any, batch: Any, collect: str, 
     inputs, texts = (batch[name] for name in INPUTS), PackedTexts.of(batch)
     output = network.encode(params, *inputs, collect=collect != "last", texts=texts)
     return output if collect == "attentions" else output._replace(attentions=None)
+
+
+def _words(network: BertForPreTraining, params: Any, batch: Any, encoded: EncoderOutput) -> jax.Array:
+    """Return logits [M, V] at the places [M, 2] of the states [B, L, H]."""
+    chosen = jax.tree.map(lambda states: states[tuple(batch["places"].T)][None], encoded._replace(pooled=None))
+    positions = jnp.arange(len(batch["places"]), dtype=jnp.int32)[None]
+    return network.mlm_logits(params, {"masked_positions": positions}, chosen)[0]
 
 
 def _token_vectors(_: BertForPreTraining, params: Any, __: Any, states: jax.Array) -> jax.Array:

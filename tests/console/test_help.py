@@ -22,6 +22,7 @@ from bert_jax.config.finetuning import FinetuneConfig, PredictConfig, check_fine
 from bert_jax.config.options import choices_of, dotted_names, to_dict
 from bert_jax.config.pretraining import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
 from bert_jax.config.search import IndexConfig, MineConfig, SearchConfig
+from bert_jax.config.serving import ServeConfig
 from bert_jax.config.tasks import TASKS
 from bert_jax.console import parse
 from bert_jax.errors import UserError
@@ -109,6 +110,7 @@ OPTIONS = {  # of every command
     "index": IndexConfig(model="", output=""),
     "search": SearchConfig(),
     "mine": MineConfig(queries="", qrels="", output=""),
+    "serve": ServeConfig(),
     "convert": commands.ConvertConfig(to="bert_jax"),
 }
 

@@ -1,0 +1,223 @@
+"""Bodies of requests: JSON that anybody may have sent, read into dataclasses, and the JSON Schema of the same classes.
+
+A body is a frozen dataclass. The types of its fields say what is read: str, bool, int, float, None, list, a tuple of
+fixed length (an array), Literal, unions and other dataclasses; nothing is converted. `typing.Annotated` adds the
+sentence that describes a field and the `Range` of a number. What is checked is therefore what /openapi.json shows.
+"""
+
+import dataclasses
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from bert_jax.files import parse_object
+
+Body = TypeVar("Body")
+
+
+class Refusal(Exception):
+    """A request that is not answered: its status, one sentence that says why, and the field that is to blame."""
+
+    def __init__(self, status: int, message: str, field: str = "", headers: Mapping[str, str] | None = None):
+        super().__init__(message)
+        self.status: int = status
+        self.message: str = message
+        self.field: str = field
+        self.headers: dict[str, str] = dict(headers or {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The least and the greatest value of a number."""
+
+    least: float
+    most: float
+
+
+def read_body(body: bytes, kind: type[Body], longest: int) -> Body:
+    """Return the body of a request as an instance of `kind`.
+
+    Args:
+      body: bytes, at most as many as the server reads.
+      kind: a dataclass.
+      longest: greatest number of characters of a string.
+
+    Raises:
+      Refusal: 400 for what is not one JSON object in UTF-8 (with repeated names, NaN or halves of surrogates it is
+        none), 413 for a string that is too long, 422 for values of other types, unknown names and missing ones.
+    """
+    try:
+        values = parse_object(body, finite=True)
+    except ValueError as error:
+        raise Refusal(400, f"the body {error}") from None
+    return _read(kind, values, "", longest)
+
+
+def _read(hint: Any, value: Any, place: str, longest: int) -> Any:
+    """Return `value` if it is of the type `hint`; lists are read item by item, objects as dataclasses."""
+    hint, notes = _plain(hint)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _read_object(hint, value, place, longest)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        _need(value in arguments and type(value) in map(type, arguments), place, value, hint)
+    elif origin in (typing.Union, types.UnionType):
+        return _read(_alternative(arguments, value, place, hint), value, place, longest)
+    elif origin is list:
+        _need(isinstance(value, list), place, value, hint)
+        return [_read(arguments[0], item, f"{place}[{number}]", longest) for number, item in enumerate(value)]
+    elif origin is tuple:
+        _need(isinstance(value, list) and len(value) == len(arguments), place, value, hint)
+        pairs = enumerate(zip(arguments, value, strict=True))
+        return tuple(_read(each, item, f"{place}[{number}]", longest) for number, (each, item) in pairs)
+    else:
+        good = type(value) is hint or hint is float and type(value) is int
+        _need(good, place, value, hint)
+        if isinstance(value, str) and len(value) > longest:
+            raise Refusal(413, f"{place} has {len(value)} characters, and at most {longest} are read", place)
+        for limit in notes:
+            if isinstance(limit, Range) and isinstance(value, int | float) and not limit.least <= value <= limit.most:
+                raise Refusal(422, f"{place}={value} must be between {limit.least} and {limit.most}", place)
+    return value
+
+
+def _read_object(kind: Any, value: Any, place: str, longest: int) -> Any:
+    _need(isinstance(value, dict), place or "the body", value, kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    prefix = f"{place}." if place else ""
+    for name in value:
+        if name not in fields:
+            unknown = f"{prefix}{name:.60}"
+            raise Refusal(422, f"unknown field {unknown!r}; known are {', '.join(fields)}", unknown)
+    for name, field in fields.items():
+        if name not in value and _is_required(field):
+            raise Refusal(422, f"{prefix}{name} is missing", f"{prefix}{name}")
+    hints = _hints(kind)
+    return kind(**{name: _read(hints[name], each, f"{prefix}{name}", longest) for name, each in value.items()})
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+@functools.lru_cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def _plain(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return a type without its annotations, and these."""
+    return (hint.__origin__, hint.__metadata__) if typing.get_origin(hint) is Annotated else (hint, ())
+
+
+def _alternative(hints: tuple[Any, ...], value: Any, place: str, union: Any) -> Any:
+    """Return the type of a union that a value begins like; of lists, that of its first item."""
+    fitting = [hint for hint in hints if _begins(hint, value)]
+    _need(bool(fitting), place, value, union)
+    return fitting[0]
+
+
+def _begins(hint: Any, value: Any) -> bool:
+    """Return whether a value is of this type, as far as it and its first items show."""
+    hint, _ = _plain(hint)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in arguments
+    if origin in (typing.Union, types.UnionType):
+        return any(_begins(each, value) for each in arguments)
+    if origin is list:
+        return isinstance(value, list) and (not value or _begins(arguments[0], value[0]))
+    if origin is tuple:
+        return isinstance(value, list) and len(value) == len(arguments) and all(map(_begins, arguments, value))
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return isinstance(value, dict)
+    return type(value) is hint or hint is float and type(value) is int
+
+
+def _need(good: bool, place: str, value: Any, hint: Any) -> None:
+    if not good:
+        raise Refusal(422, f"{place} is {_kind_of(value)}; expected {spelled(hint)}", place)
+
+
+def _kind_of(value: Any) -> str:
+    """Return what a JSON value is, in words: a text of a user is not repeated in an error."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, int | float):
+        return f"the number {value}"
+    return {str: "a string", list: "an array", dict: "an object"}[type(value)] + (
+        f" of {len(value)}" if isinstance(value, list) else ""
+    )
+
+
+_WORDS: dict[Any, str] = {
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
+
+
+def spelled(hint: Any) -> str:
+    """Return in words what JSON a type is read from."""
+    hint, _ = _plain(hint)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return " or ".join(f'"{each}"' for each in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(spelled, arguments))
+    if origin is list:
+        return f"an array with {spelled(arguments[0])} each"
+    if origin is tuple:
+        return f"[{', '.join(map(spelled, arguments))}]"
+    return _WORDS.get(hint) or f"an object with {', '.join(field.name for field in dataclasses.fields(hint))}"
+
+
+def schema(hint: Any, components: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON Schema of what `read_body` reads as `hint`; that of each dataclass is added to `components`."""
+    hint, notes = _plain(hint)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        _add_component(hint, components)
+        found: dict[str, Any] = {"$ref": f"#/components/schemas/{hint.__name__}"}
+    elif origin is Literal:
+        found = {"type": "string", "enum": list(arguments)}
+    elif origin in (typing.Union, types.UnionType):
+        found = {"anyOf": [schema(each, components) for each in arguments]}
+    elif origin is list:
+        found = {"type": "array", "items": schema(arguments[0], components)}
+    elif origin is tuple and arguments[-1] is ...:
+        found = {"type": "array", "items": schema(arguments[0], components)}
+    elif origin is tuple:
+        found = {"type": "array", "prefixItems": [schema(each, components) for each in arguments]}
+        found |= {"minItems": len(arguments), "maxItems": len(arguments)}
+    elif origin is dict:
+        found = {"type": "object", "additionalProperties": schema(arguments[1], components)}
+    else:
+        names = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+        found = {"type": names[hint]} if hint in names else {}
+    for note in notes:
+        found |= {"description": note} if isinstance(note, str) else {"minimum": note.least, "maximum": note.most}
+    return found
+
+
+def _add_component(kind: Any, components: dict[str, Any]) -> None:
+    if kind.__name__ in components:
+        return
+    components[kind.__name__] = {}  # known from here on, should it refer to itself
+    hints, properties = _hints(kind), {}
+    for field in dataclasses.fields(kind):
+        properties[field.name] = schema(hints[field.name], components)
+        if not _is_required(field):
+            properties[field.name]["default"] = field.default
+    components[kind.__name__] = {
+        "type": "object",
+        "description": " ".join(inspect.cleandoc(kind.__doc__ or "").split()),
+        "properties": properties,
+        "required": [field.name for field in dataclasses.fields(kind) if _is_required(field)],
+        "additionalProperties": False,
+    }

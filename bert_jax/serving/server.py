@@ -1,0 +1,160 @@
+"""The process of `bert-jax serve`: models opened, connections bounded, signals, and an end without lost answers."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import uvicorn
+
+from bert_jax.config.serving import ServeConfig, named_models
+from bert_jax.errors import UserError
+from bert_jax.pretrained.model import PretrainedModel, load
+from bert_jax.serving.app import make_app
+from bert_jax.serving.connections import bounded
+from bert_jax.serving.engine import Engine
+from bert_jax.serving.security import find_token
+from bert_jax.serving.service import Service
+
+WARMING = "compiling (warm-up)"
+"""Name of the thread that compiles; `console.leave` ends a process whose thread is called so without waiting for it."""
+AFTER_DRAIN = 2  # seconds in which what has been answered is sent, before connections are closed
+
+
+def run_serve(words: Iterable[str], config: ServeConfig) -> int:
+    """Serve models until a signal ends it; return the exit status.
+
+    Args:
+      words: models, each as a path or name for `bert_jax.load`, or as NAME=PATH.
+      config: the options.
+
+    Raises:
+      UserError: a model cannot be opened or has no vocabulary, two have one name, or the address cannot be used.
+    """
+    config.check()
+    token, places = find_token(config), named_models(words)
+    listener = listen(config)
+    print(f"opening {', '.join(places.values())}", flush=True)
+    server = Server({name: load(place) for name, place in places.items()}, config, token, listener)
+    print(server.greeting(), flush=True)
+    server.run(sockets=[listener])
+    return server.status()
+
+
+def listen(config: ServeConfig) -> socket.socket:
+    """Return a socket with the address, so that one that is taken shows before models are read; nobody connects yet."""
+    listener = None
+    try:
+        family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        raise UserError(
+            f"cannot listen at {config.host}:{config.port}: {error.strerror or error}; give another --host or --port "
+            "(--port=0: any that is free)"
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+class Server(uvicorn.Server):
+    """uvicorn with bounded connections, which drains the engine between its last request and its end."""
+
+    def __init__(
+        self, models: Mapping[str, PretrainedModel], config: ServeConfig, token: bytes, listener: socket.socket
+    ):
+        for model in models.values():
+            model.need_tokenizer()
+        self.engine: Engine = Engine(models, config.engine)
+        self.options: ServeConfig = config
+        app = make_app(self.engine, config, token)
+        self.service: Service = app.state.service
+        host, port = listener.getsockname()[:2]
+        self.url: str = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self._failure: list[BaseException] = []
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=bounded(config),
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=max(1, round(config.read_seconds)),
+                timeout_graceful_shutdown=AFTER_DRAIN,
+            )
+        )
+
+    def greeting(self) -> str:
+        """Return the lines that a start prints: the address, and what each model answers."""
+        lines = [f"  {name}: {', '.join(self.service.served(name))}" for name in self.engine.models]
+        page = "the playground" if self.options.playground else "the description of all routes"
+        return "\n".join([f"serving at {self.url} ({page}; /docs describes the routes)", *lines])
+
+    def status(self) -> int:
+        """Return the exit status of the process; raise what the engine's start has raised."""
+        for failure in self._failure:
+            raise failure
+        return 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and compile the programs meanwhile: /ready says when they are there."""
+        await super().startup(sockets)
+        threading.Thread(target=self._warm_up, name=WARMING, daemon=True).start()
+
+    def _warm_up(self) -> None:
+        began = time.monotonic()
+        try:
+            self.engine.start()
+        except BaseException as failure:
+            self._failure.append(failure)
+            self.should_exit = True
+        else:
+            if self.options.access_log:
+                print(f"ready after {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, answer what was accepted, and close the connections."""
+        self.service.draining = True
+        for server in self.servers:
+            server.close()
+        if not self._failure:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(
+                    self.engine.drain(self.options.drain_seconds), self.options.drain_seconds + AFTER_DRAIN
+                )
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End at SIGTERM and Ctrl+C with status 0 when all is answered, and at a second one at once.
+
+        uvicorn would raise the signal again at the end, and wait on at a second SIGTERM.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """End gently, or at once if that was asked for before."""
+        if self.should_exit:
+            os._exit(128 + sig)
+        self.should_exit = True
