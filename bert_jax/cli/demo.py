@@ -125,6 +125,7 @@ def _farewell(console: Any, workdir: pathlib.Path, store: pathlib.Path, evaluate
     for command in (
         f'bert-jax fill-mask {workdir} "Return the [MASK] of the list."',
         f"bert-jax inspect {store}",
+        f"bert-jax serve {workdir} (a page on which it shows what it does; pip install 'bert_jax[serve]')",
         "and your own text: see “Your own text” in README.md",
     ):
         console.print(f"  {command}", markup=False)

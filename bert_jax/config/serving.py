@@ -75,12 +75,14 @@ class ServeConfig:
     """Most bytes of the body of a request."""
     max_bodies: int = 64_000_000
     """Most bytes of all bodies that are being read or answered; more are told to come again."""
+    max_answer: int = 64_000_000
+    """Most bytes of an answer; who asks for more is told to ask in parts."""
     max_unsent: int = 256_000_000
     """Most bytes of all answers that clients have not taken yet; a connection with more is closed."""
     max_inputs: int = 2048
     """Most texts, or pairs of texts, of a request."""
-    max_characters: int = 200_000
-    """Most characters of a text."""
+    max_characters: int = 100_000
+    """Most characters of a text, and of all texts of /tokenize."""
     max_connections: int = 1024
     """Most connections; more are closed at once."""
     read_seconds: float = 30.0
@@ -114,8 +116,9 @@ class ServeConfig:
         if not 0 <= self.port < 65536:
             raise UserError(f"port={self.port} must be between 0 and 65535")
         at_least(1, max_body=self.max_body, max_inputs=self.max_inputs, max_characters=self.max_characters)
-        at_least(1, max_unsent=self.max_unsent, max_connections=self.max_connections, burst=self.burst)
+        at_least(1, max_answer=self.max_answer, max_connections=self.max_connections, burst=self.burst)
         at_least(self.max_body, max_bodies=self.max_bodies)
+        at_least(self.max_answer, max_unsent=self.max_unsent)
         need_positive(self, "", "read_seconds")
         need_no_negative(self, "", "rate", "drain_seconds")
         for origin in self.allowed_origins:

@@ -786,12 +786,10 @@ class PackedBatches:
 
     Args:
       batch_size: most rows of a batch.
-      positions: most positions of a batch of several rows; None: as many as the rows have.
     """
 
-    def __init__(self, features: Features, batch_size: int, positions: int | None = None):
-        self._features = features
-        self._batch_size, self._positions = batch_size, positions
+    def __init__(self, features: Features, batch_size: int):
+        self._features, self._batch_size = features, batch_size
         lengths, rungs = sequence_lengths(features), np.array(ladder(features.max_length))
         reached = [rungs[np.searchsorted(rungs, min(width, lengths.sum(), rungs[-1]))] for width in WIDTHS]
         row, start, self._widths = min(
@@ -813,8 +811,7 @@ class PackedBatches:
     def _cut(self, width: int) -> list[tuple[int, int, tuple[int, int]]]:
         """Return the first row of each batch of rows of this width, the row after its last, and the batch's shape."""
         rows = np.flatnonzero(self._widths == width)
-        most = self._batch_size if self._positions is None else max(1, self._positions // width)
-        size = min(1 << (len(rows) - 1).bit_length(), self._batch_size, most)
+        size = min(1 << (len(rows) - 1).bit_length(), self._batch_size)
         begins = range(int(rows[0]), int(rows[-1]) + 1, size)
         return [(begin, min(begin + size, int(rows[-1]) + 1), (size, width)) for begin in begins]
 

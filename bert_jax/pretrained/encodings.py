@@ -28,7 +28,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.stored import Postprocess
 from bert_jax.models.pooling import check_pooling, layer_indices, layers_read
 from bert_jax.models.protocol import EncoderOutput
-from bert_jax.pretrained.outputs import Vectors
+from bert_jax.pretrained.outputs import Outputs, Vectors
 from bert_jax.pretrained.runner import Runner
 from bert_jax.tokenization.tokenizer import Texts, as_arrays, tokenize
 
@@ -191,10 +191,6 @@ def with_prompt(texts: Texts, embedding: EmbeddingConfig, prompt: str | None) ->
     if wrong := [row for row in rows if not isinstance(row, str)]:
         raise UserError(f"prompt={prompt!r} is for a text or a list of texts, but there is {wrong[0]!r:.60}")
     return f"{before}{texts}" if isinstance(texts, str) else [f"{before}{row}" for row in rows]
-
-
-Outputs = Iterable[tuple[np.ndarray, Any]]
-"""Numbers of texts, int [n], and what `Compute` made of each."""
 
 
 def read_texts(model: Any, texts: Texts, max_length: int | None = None, truncate: bool = True) -> Features:

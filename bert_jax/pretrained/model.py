@@ -416,7 +416,7 @@ class PretrainedModel:
         chosen = layer_indices(layers, self.config.num_layers)
         features = read_texts(self, texts, max_length, truncate)
         collector = Collector(features, self.config, chosen, attentions)
-        for numbers, batch in in_batches(features, batch_size, progress, packed=not attentions):
+        for numbers, batch in in_batches(features, batch_size, progress, not attentions, self._runner.longest):
             output = self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=pooling)
             collector.add(numbers, batch, output)
         return collector.encoding(self.need_tokenizer().tokens, attentions)
@@ -472,7 +472,7 @@ class PretrainedModel:
         """
         chosen = layer_indices(layers, self.config.num_layers)
         features = read_texts(self, texts, max_length, truncate)
-        for numbers, batch in in_batches(features, batch_size, progress, packed=False):
+        for numbers, batch in in_batches(features, batch_size, progress, False, self._runner.longest):
             part = features.part(numbers)
             collector = Collector(part, self.config, chosen, attentions)
             output = self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=None)

@@ -13,7 +13,7 @@ from the length of the text alone (`row_width`).
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,18 +46,20 @@ class Output(Protocol):
         """Return whether several sequences can share a row."""
         ...
 
-    def rows(self, runner: Runner, batch: Batch) -> Sequence[Any]:
-        """Return what is wanted of the sequences of a batch, in their order; those of filling rows may follow."""
+    def rows(self, runner: Runner, batch: Batch) -> Any:
+        """Return a list or array of what is wanted of the sequences of a batch, in their order; more may follow."""
         ...
+
+
+Outputs = Iterator[tuple[np.ndarray, Any]]
+"""The numbers of some sequences, int [n], and a list or array with the output of each."""
 
 
 class Compute(Protocol):
     """Makes outputs."""
 
-    def __call__(
-        self, output: Output, features: Features, batch_size: int, progress: bool | None
-    ) -> Iterator[tuple[np.ndarray, Sequence[Any]]]:
-        """Yield the numbers of some sequences, int [n], and the output of each, until there are those of all."""
+    def __call__(self, output: Output, features: Features, batch_size: int, progress: bool | None) -> Outputs:
+        """Yield the outputs of some sequences at a time, until there are those of all."""
         ...
 
 
@@ -235,9 +237,7 @@ def cached_positions() -> int:
 LONG = 10  # number of batches from which on a progress bar is shown
 
 
-def computed(
-    runner: Runner, output: Output, features: Features, batch_size: int, progress: bool | None
-) -> Iterator[tuple[np.ndarray, Sequence[Any]]]:
+def computed(runner: Runner, output: Output, features: Features, batch_size: int, progress: bool | None) -> Outputs:
     """Implement `Compute` with batches of one call, and a bar if `progress`; None: if there are many batches."""
     packed = output.packed(runner) and not features.in_windows
     for numbers, batch in in_batches(features, batch_size, progress, packed, runner.longest):
@@ -245,21 +245,20 @@ def computed(
 
 
 def in_batches(
-    features: Features, batch_size: int, progress: bool | None, packed: bool, longest: int | None = None
+    features: Features, batch_size: int, progress: bool | None, packed: bool, longest: int
 ) -> Iterable[tuple[np.ndarray, Batch]]:
     """Yield batches with the numbers of their texts, with a bar if `progress`; None: if there are many.
 
-    With `packed`, several texts share a row, and on a CPU a batch may have fewer rows than `batch_size`. With
-    `longest`, the tokens that the model reads, the batches on a CPU are `BlockBatches`.
+    With `packed`, several texts share a row. On a CPU the batches are `BlockBatches`, for a model that reads `longest`
+    tokens, and may have fewer rows than `batch_size`.
     """
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be positive")
-    on_cpu = platform_in_use() == "cpu"
-    if on_cpu and longest is not None:
+    if platform_in_use() == "cpu":
         found = BlockBatches(features, longest, batch_size, cached_positions(), packed)
         count = len(found)
     elif packed and len(features) > 1:
-        found = PackedBatches(features, batch_size, cached_positions() if on_cpu else None)
+        found = PackedBatches(features, batch_size)
         count = len(found)
     else:
         found, count = batches(features, batch_size), -(-len(features) // batch_size)

@@ -25,8 +25,9 @@ from bert_jax.serving import native, openai
 from bert_jax.serving.bodies import Refusal, read_body
 from bert_jax.serving.engine import Engine
 from bert_jax.serving.openapi import described, page
+from bert_jax.serving.questions import longest_text
 from bert_jax.serving.security import HEADERS, Doorkeeper, Intake, cors, need_json, page_policy
-from bert_jax.serving.service import Route, Service, longest_text, refusal_of
+from bert_jax.serving.service import Route, Service, refusal_of
 
 SLICE = 0.005
 """Seconds for which an answer is written as JSON before other requests have their turn."""
@@ -81,7 +82,7 @@ async def _answer(service: Service, route: Route, kind: Any, request: Request) -
         await asyncio.wait((answering, gone), return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
             raise ClientDisconnect
-        return Response(await _written(await answering), media_type="application/json")
+        return Response(await _written(await answering, service.config.max_answer), media_type="application/json")
     finally:
         answering.cancel()
         gone.cancel()
@@ -92,22 +93,25 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _written(value: Any) -> bytes:
+async def _written(value: Any, most: int) -> bytes:
     """Return `value` as JSON; other requests have their turns while a long list is written.
 
     Raises:
-      Refusal: a number in it is NaN or infinite.
+      Refusal: it has more than `most` bytes, or a number in it is NaN or infinite.
     """
-    parts, since = [], time.monotonic()
+    parts, size, since = [], 0, time.monotonic()
     try:
         for part in _parts(value):
-            parts.append(part)
+            parts.append(part.encode())
+            size += len(parts[-1])
+            if size > most:
+                raise Refusal(413, f"the answer has more than {most} bytes; ask in parts, or for less")
             if time.monotonic() - since > SLICE:
                 await asyncio.sleep(0)
                 since = time.monotonic()
     except ValueError:
         raise Refusal(500, "the model's answer has a number that is not finite, so its weights are damaged") from None
-    return "".join(parts).encode()
+    return b"".join(parts)
 
 
 def _parts(value: Any) -> Iterator[str]:

@@ -8,6 +8,7 @@ sentence that describes a field and the `Range` of a number. What is checked is 
 import dataclasses
 import functools
 import inspect
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -139,7 +140,7 @@ def _begins(hint: Any, value: Any) -> bool:
 
 def _need(good: bool, place: str, value: Any, hint: Any) -> None:
     if not good:
-        raise Refusal(422, f"{place} is {_kind_of(value)}; expected {spelled(hint)}", place)
+        raise Refusal(422, f"{place} is {_kind_of(value)}; expected {spelled(schema(hint, {}))}", place)
 
 
 def _kind_of(value: Any) -> str:
@@ -153,28 +154,17 @@ def _kind_of(value: Any) -> str:
     )
 
 
-_WORDS: dict[Any, str] = {
-    str: "a string",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    type(None): "null",
-}
-
-
-def spelled(hint: Any) -> str:
-    """Return in words what JSON a type is read from."""
-    hint, _ = _plain(hint)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return " or ".join(f'"{each}"' for each in arguments)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(map(spelled, arguments))
-    if origin is list:
-        return f"an array with {spelled(arguments[0])} each"
-    if origin is tuple:
-        return f"[{', '.join(map(spelled, arguments))}]"
-    return _WORDS.get(hint) or f"an object with {', '.join(field.name for field in dataclasses.fields(hint))}"
+def spelled(described_by: dict[str, Any]) -> str:
+    """Return a JSON Schema in short: string | [string, …]."""
+    if "anyOf" in described_by:
+        return " | ".join(map(spelled, described_by["anyOf"]))
+    if "enum" in described_by:
+        return " | ".join(map(json.dumps, described_by["enum"]))
+    if "prefixItems" in described_by:
+        return f"[{', '.join(map(spelled, described_by['prefixItems']))}]"
+    if "items" in described_by:
+        return f"[{spelled(described_by['items'])}, …]"
+    return described_by.get("$ref", described_by.get("type", "any")).rpartition("/")[2]
 
 
 def schema(hint: Any, components: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from bert_jax.errors import UserError
 from bert_jax.pretrained.answers import candidates, check_fills_masks, mask_logits
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.pretrained.runner import softmax
-from bert_jax.tokenization.tokenizer import assembled, check_utf8
+from bert_jax.tokenization.tokenizer import assembled, check_utf8, sequence_length
 from bert_jax.tools.search.vectors import FORMS
 
 MOST_CHARACTERS = 4_000
@@ -166,7 +166,7 @@ class Sides:
     def answer(self, model: PretrainedModel) -> dict[str, Any]:
         _check_top(self.top_k)
         tokenizer, ids = model.need_tokenizer(), pieces_of(model, self.text)
-        _check_places((self.place,), len(ids))
+        _check_places([self.place], len(ids))
         both, types = assembled(tokenizer, ids)
         at = self.place + (0 if tokenizer.class_last else 1)
         before = int((both[:at] == tokenizer.mask_id).sum())  # masks of the text itself
@@ -260,9 +260,12 @@ class Attention:
     def answer(self, model: PretrainedModel) -> dict[str, Any]:
         if not 0 <= self.layer < max(model.config.num_layers, 1):
             raise UserError(f"layer={self.layer} must be from 0 to {model.config.num_layers - 1}")
-        pieces_of(model, self.text, MOST_PIECES)
+        first, most = pieces_of(model, self.text, MOST_PIECES), min(MOST_PIECES, model.config.longest_sequence)
         pair = checked(self.second, "second text") if self.second.strip() else None
-        maps = attention(model, self.text, pair, max_length=min(MOST_PIECES, model.config.longest_sequence))
+        second = None if pair is None else model.need_tokenizer().encode_masked(pair)
+        if (size := sequence_length(model.need_tokenizer(), first, second)) > most:
+            raise UserError(f"the two texts have {size} tokens with [CLS] and [SEP] and may have {most}; shorten them")
+        maps = attention(model, self.text, pair, max_length=most)
         entropies = entr(maps.weights).sum(axis=-1)
         return {
             "tokens": maps.tokens,
@@ -316,9 +319,9 @@ class Neighbours:
 
     def answer(self, model: PretrainedModel) -> dict[str, Any]:
         query, lines = checked(self.query, "query"), lines_of(self.text, MOST_LINES, "list of lines")
-        form, options = FORMS[model.vector_form], {"normalize": True} if model.vector_form == "single" else {}
-        of_query = model.embed([query], prompt="query", **options)
-        of_lines = model.embed(lines, prompt="document", **options)
+        form, normalize = FORMS[model.vector_form], True if model.vector_form == "single" else None
+        of_query = model.embed([query], prompt="query", normalize=normalize)
+        of_lines = model.embed(lines, prompt="document", normalize=normalize)
         scores = form.scores(of_query, of_lines)
         order = np.argsort(-scores, kind="stable")
         return {

@@ -1,12 +1,39 @@
-"""Answers of loaded models to many requests at once, computed in rows that they share."""
+"""Answers of loaded models to many requests at once, computed in rows that they share.
 
+A request is answered in a thread by the code of `PretrainedModel`: it reads texts, asks for the outputs of sequences
+and makes answers of them. Outputs are what the threads share: one thread computes those of all requests, in batches
+of a few shapes that were compiled before the first request. It never waits for a batch to become full: it computes
+what has arrived while it computed the batch before.
+"""
+
+import asyncio
+import collections
+import concurrent.futures
 import dataclasses
+import functools
+import threading
+import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from absl import logging
 
 from bert_jax.config.serving import EngineOptions
+from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
+from bert_jax.pretrained.outputs import Output, Outputs
+from bert_jax.serving.questions import Embed as Embed
+from bert_jax.serving.questions import FillMask as FillMask
+from bert_jax.serving.questions import NextSentence as NextSentence
+from bert_jax.serving.questions import Predict as Predict
+from bert_jax.serving.questions import Question, sequences_like
+from bert_jax.serving.questions import Rank as Rank
+from bert_jax.serving.questions import Similarity as Similarity
+from bert_jax.serving.turns import Call, Turn, Turns, Work
 
 Found = TypeVar("Found")
 
@@ -20,7 +47,7 @@ class Overloaded(Exception):
 
 
 class Draining(Exception):
-    """The engine is about to end, and accepts nothing new."""
+    """The engine is not ready yet, or about to end, and accepts nothing."""
 
 
 class Late(Exception):
@@ -33,65 +60,6 @@ class Failed(Exception):
 
 class TooLarge(UserError):
     """The request alone is more than an engine ever accepts."""
-
-
-class Question(Protocol):
-    """What is asked of a model."""
-
-    def texts(self) -> Sequence[Any]:
-        """Return what is counted: each a text, or something with texts in it."""
-        ...
-
-    def answer(self, model: PretrainedModel) -> Any:
-        """Return the answer of `model`; raise a UserError for what it cannot read."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True)
-class FillMask:
-    """Words for each [MASK] of texts: a bert_jax.Filled for each."""
-
-    asked: Sequence[str]
-    top_k: int = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class Predict:
-    """The answers of the task head, as PretrainedModel.predict: Label, Labels, float, tagged words, Choice, Answer."""
-
-    inputs: Sequence[Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Embed:
-    """Vectors of texts, as PretrainedModel.embed, of their first `dimensions` values if it is given."""
-
-    asked: Sequence[str]
-    prompt: Literal["query", "document"] | None = None
-    normalize: bool | None = None
-    dimensions: int | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class NextSentence:
-    """The probabilities that the second text of each pair follows the first, list[float]."""
-
-    pairs: Sequence[tuple[str, str]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Rank:
-    """A score for each document, list[float], in their order; the highest is the best."""
-
-    query: str
-    documents: Sequence[str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Similarity:
-    """The likeness of the texts of each pair, list[float]: what a regression head says, or cosines of vectors."""
-
-    pairs: Sequence[tuple[str, str]]
 
 
 @dataclasses.dataclass
@@ -114,33 +82,81 @@ class Observed:
     cancelled: int = 0
     failed: int = 0
     compiled: int = 0
-    """Programs that were compiled, in the warm-up too."""
+    """Programs that this process has compiled, in the warm-up too."""
+
+
+@dataclasses.dataclass(eq=False)
+class _Request:
+    """What is known of a request from its arrival to its answer."""
+
+    model: str
+    texts: int
+    size: int
+    """Bytes of its texts."""
+    deadline: float
+    """By time.monotonic()."""
+    works: list[Work | Call] = dataclasses.field(default_factory=list)
+    """What it waits for."""
+    ended: BaseException | None = None
+    """Why nothing more is computed for it."""
 
 
 class Engine:
-    """Answers of loaded models to requests that arrive at the same time, in rows that they share."""
+    """Answers of loaded models to requests that arrive at the same time, in rows that they share.
 
-    def __init__(self, models: Mapping[str, PretrainedModel], options: EngineOptions = EngineOptions()):
+    Args:
+      models: the models by the names by which they are asked.
+      options: what is computed at once, and how much may wait.
+    """
+
+    def __init__(self, models: Mapping[str, PretrainedModel], options: EngineOptions | None = None):
         self.models: Mapping[str, PretrainedModel] = dict(models)
-        self.options: EngineOptions = options
+        self.options: EngineOptions = options or EngineOptions()
+        self._changed: threading.Condition = threading.Condition()
+        # Under the lock of `_changed`:
+        self._turns: Turns = Turns(self.options.positions)
+        self._requests: set[_Request] = set()
+        self._tokens: int = 0
+        self._seen: Observed = Observed()
+        self._state: str = "new"
+        self._pool: concurrent.futures.ThreadPoolExecutor = concurrent.futures.ThreadPoolExecutor(
+            self.options.threads, thread_name_prefix="answers"
+        )
+        self._thread: threading.Thread = threading.Thread(target=self._run, name="computes", daemon=True)
 
     def start(self) -> None:
         """Start the threads and compile every program; `ready` is true from then on."""
-        raise NotImplementedError
+        _compiled()
+        for name, model in self.models.items():
+            self._warm(name, model)
+        self._thread.start()
+        self._state = "ready"
+
+    def _warm(self, name: str, model: PretrainedModel) -> None:
+        began = time.monotonic()
+        turns = Turns(self.options.positions)
+        for output, features in sequences_like(model, self.options.positions):
+            turns.put(self._work(name, output, features))
+            while turns:
+                turn = turns.next()
+                assert isinstance(turn, Turn), "no call was put there"
+                turn.kind.output.rows(model.runner, turn.batch())
+        logging.info("%s is ready after %.1f s", name, time.monotonic() - began)
 
     @property
     def ready(self) -> bool:
         """Whether every program is compiled and new requests are accepted."""
-        return False
+        return self._state == "ready"
 
     @property
     def waiting(self) -> int:
         """Number of requests that are accepted and not yet answered."""
-        return 0
+        return len(self._requests)
 
     def observed(self) -> Observed:
         """Return the counts at this moment."""
-        return Observed()
+        with self._changed:
+            return dataclasses.replace(self._seen, compiled=_compiled())
 
     async def ask(self, name: str, question: Question, *, deadline: float | None = None) -> Any:
         """Return the answer of the model `name`; `deadline` in seconds is at most that of the options.
@@ -148,16 +164,276 @@ class Engine:
         Raises:
           UserError: there is no such model, or it cannot read or answer this; TooLarge is one.
           Overloaded: the queue is full.
-          Draining: the engine is about to end.
+          Draining: the engine is not ready, or about to end.
           Late: the deadline passed before the computation.
           Failed: the computation failed.
         """
-        raise NotImplementedError
+        request = self._accepted(name, question.texts(), deadline)
+        return await self._left(request, self._submitted(request, question.answer))
 
     async def run(self, name: str, function: Callable[[PretrainedModel], Found]) -> Found:
         """Return function(model), which the compute thread runs in its turn, as a request of one text."""
-        raise NotImplementedError
+        request = self._accepted(name, (), None)
+        call = Call(name, functools.partial(function, self.models[name]))
+        call.future.add_done_callback(lambda _: self._forget(request))
+        try:
+            self._put(request, call)
+        except BaseException:
+            self._forget(request)
+            raise
+        return await self._left(request, call.future)
 
     async def drain(self, seconds: float) -> None:
         """Accept nothing more, and wait until what was accepted is answered, for at most so many seconds."""
-        raise NotImplementedError
+        self._state = "draining"
+        until = time.monotonic() + seconds
+        while self._requests and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """Drop what is not answered, and end the threads."""
+        self._state = "closed"
+        for request in list(self._requests):
+            self._end(request, Draining())
+        with self._changed:
+            self._changed.notify()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # ---- acceptance
+
+    def _accepted(self, name: str, texts: Sequence[Any], deadline: float | None) -> _Request:
+        if name not in self.models:
+            raise UserError(f"no model is called {name!r:.60}; there are {', '.join(self.models)}")
+        if not self.ready:
+            raise Draining
+        most, count, size = self.options, max(1, len(texts)), _bytes(texts)
+        for found, limit, noun in ((count, most.max_texts, "texts"), (size, most.max_bytes, "bytes of text")):
+            if found > limit:
+                raise TooLarge(f"the request has {found:,} {noun}, and at most {limit:,} are accepted; ask in parts")
+        seconds = most.deadline if deadline is None else min(deadline, most.deadline)
+        request = _Request(name, count, size, time.monotonic() + seconds)
+        with self._changed:
+            held = self._requests
+            if (
+                len(held) >= most.max_requests
+                or sum(each.texts for each in held) + count > most.max_texts
+                or sum(each.size for each in held) + size > most.max_bytes
+            ):
+                self._seen.overloaded += 1
+                raise Overloaded(self._wait())
+            held.add(request)
+        return request
+
+    def _wait(self) -> float:
+        """Return after how many seconds half of the waiting texts will be computed."""
+        seen, texts = self._seen, sum(each.texts for each in self._requests)
+        return min(60.0, max(1.0, texts / 2 * seen.seconds / max(1, seen.texts)))
+
+    def _submitted(self, request: _Request, answer: Callable[[PretrainedModel], Any]) -> Any:
+        try:
+            future = self._pool.submit(self._answer, request, answer)
+        except RuntimeError:  # closed meanwhile
+            self._forget(request)
+            raise Draining from None
+        future.add_done_callback(lambda _: self._forget(request))
+        return future
+
+    async def _left(self, request: _Request, future: "concurrent.futures.Future[Found]") -> Found:
+        """Wait for the answer; a cancelled task takes the request out of the queue."""
+        try:
+            found = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if isinstance(request.ended, Draining):
+                raise request.ended from None
+            with self._changed:
+                self._seen.cancelled += 1
+            self._end(request, _Cancelled())
+            raise
+        except Late:
+            with self._changed:
+                self._seen.late += 1
+            raise
+        except Overloaded:
+            with self._changed:
+                self._seen.overloaded += 1
+            raise
+        except Failed:
+            with self._changed:
+                self._seen.failed += 1
+            raise
+        with self._changed:
+            self._seen.answered += 1
+        return found
+
+    def _forget(self, request: _Request) -> None:
+        with self._changed:
+            self._requests.discard(request)
+            request.works.clear()
+
+    def _end(self, request: _Request, reason: BaseException) -> None:
+        """Take what waits of a request out of the queue, and give its threads `reason`."""
+        with self._changed:
+            request.ended = request.ended or reason
+            works = list(request.works)
+            for work in works:
+                self._turns.remove(work)
+                self._tokens -= work.tokens if work.untaken else 0
+                work.tokens = 0
+        for work in works:
+            if not work.future.done():
+                work.future.set_exception(reason)
+
+    # ---- in the threads that answer
+
+    def _answer(self, request: _Request, answer: Callable[[PretrainedModel], Any]) -> Any:
+        model = self.models[request.model].computed_by(functools.partial(self._compute, request))
+        try:
+            self._check(request)
+            return answer(model)
+        except (UserError, Overloaded, Draining, Late, Failed, _Cancelled):
+            raise
+        except Exception as error:
+            _log(request.model, "an answer", error)
+            raise Failed from None
+
+    def _check(self, request: _Request) -> None:
+        """Raise the reason if nothing more is computed for the request."""
+        if request.ended is not None:
+            raise request.ended
+        if time.monotonic() > request.deadline:
+            raise Late
+
+    def _compute(
+        self, request: _Request, output: Output, features: Features, batch_size: int, progress: bool | None
+    ) -> Outputs:
+        """Implement `Compute` for one request, by the batches of all."""
+        if not len(features):
+            return iter(())
+        work = self._work(request.model, output, features)
+        limits = {"tokens": (work.tokens, self.options.max_tokens)}
+        limits["tokens in a text"] = (max(work.lengths), self.options.positions)
+        for noun, (found, limit) in limits.items():
+            if found > limit:
+                raise TooLarge(f"the request has {found:,} {noun}, and at most {limit:,} are accepted; ask in parts")
+        self._put(request, work)
+        return iter([(np.arange(len(features)), work.future.result())])
+
+    def _work(self, name: str, output: Output, features: Features) -> Work:
+        runner = self.models[name].runner
+        packed = output.packed(runner) and not features.in_windows
+        return Work(name, output, features, packed, runner.longest)
+
+    def _put(self, request: _Request, work: Work | Call) -> None:
+        with self._changed:
+            self._check(request)
+            if self._tokens + work.tokens > self.options.max_tokens:
+                raise Overloaded(self._wait())
+            self._tokens += work.tokens
+            request.works.append(work)
+            self._turns.put(work)
+            self._changed.notify()
+
+    # ---- in the thread that computes
+
+    def _run(self) -> None:
+        while True:
+            self._drop_late()
+            with self._changed:
+                while not self._turns and self._state != "closed":
+                    self._changed.wait()
+                if not self._turns:
+                    return
+                turn = self._turns.next()
+                works = [turn] if isinstance(turn, Call) else turn.works
+                for work in works:
+                    if not work.untaken:  # all of it is out of the queue
+                        self._tokens -= work.tokens
+                        work.tokens = 0
+            try:
+                self._called(turn) if isinstance(turn, Call) else self._computed(turn)
+            except Exception as error:
+                _log(turn.model, "a call" if isinstance(turn, Call) else f"a batch of {len(turn.places)} texts", error)
+                self._fail(works)
+            del turn, works  # or they would be kept until the next turn
+
+    def _drop_late(self) -> None:
+        now = time.monotonic()
+        with self._changed:
+            late = [
+                request
+                for request in self._requests
+                if now > request.deadline and any(work.untaken for work in request.works)
+            ]
+        for request in late:
+            self._end(request, Late())
+
+    def _called(self, call: Call) -> None:
+        try:
+            found = call.function()
+        except UserError as error:
+            if not call.future.done():
+                call.future.set_exception(error)
+            return
+        if not call.future.done():
+            call.future.set_result(found)
+
+    def _computed(self, turn: Turn) -> None:
+        began = time.monotonic()
+        rows = turn.kind.output.rows(self.models[turn.model].runner, turn.batch())
+        for place, row in zip(turn.places, rows, strict=False):
+            place.work.add(place.number, row)
+        with self._changed:
+            seen = self._seen
+            seen.seconds += time.monotonic() - began
+            seen.batches += 1
+            seen.rows += turn.rows
+            seen.texts += len(turn.places)
+            seen.tokens += turn.tokens
+            seen.positions += turn.rows * turn.kind.width
+
+    def _fail(self, works: Sequence[Work | Call]) -> None:
+        with self._changed:
+            requests = [request for request in self._requests if not set(works).isdisjoint(request.works)]
+        for request in requests:
+            self._end(request, Failed())
+
+
+class _Cancelled(Exception):
+    """The client is gone."""
+
+
+def _bytes(texts: Any) -> int:
+    """Return the bytes of all texts, at any depth of lists and tuples."""
+    size, left = 0, collections.deque(texts)
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            size += len(each.encode("utf-8", "surrogatepass"))
+        elif isinstance(each, (list, tuple)):
+            left.extend(each)
+    return size
+
+
+def _log(name: str, what: str, error: Exception) -> None:
+    """Log where an error came from; its message may contain texts, which are nobody's business."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    logging.error("%s: %s in %s\n%s", name, type(error).__name__, what, where)
+
+
+@functools.cache
+def _counter() -> list[int]:
+    """Return the number of programs that this process has compiled, in a list that goes on counting."""
+    count = [0]
+
+    def add(event: str, *_: Any, **__: Any) -> None:
+        count[0] += event == "/jax/core/compile/backend_compile_duration"
+
+    jax.monitoring.register_event_duration_secs_listener(add)
+    return count
+
+
+def _compiled() -> int:
+    return _counter()[0]

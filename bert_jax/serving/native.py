@@ -16,8 +16,17 @@ from bert_jax.pretrained.encodings import with_prompt
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.serving import service as of
 from bert_jax.serving.bodies import Range, Refusal
-from bert_jax.serving.engine import Embed, FillMask, NextSentence, Predict, Question, Rank, Similarity
-from bert_jax.serving.service import Counted, Route, Service, longest_text
+from bert_jax.serving.questions import (
+    Embed,
+    FillMask,
+    NextSentence,
+    Predict,
+    Question,
+    Rank,
+    Similarity,
+    longest_text,
+)
+from bert_jax.serving.service import Counted, Route, Service
 from bert_jax.tokenization.tokenizer import assembled, text_start
 
 Model = Annotated[str | None, "Name of the model; null: the first that can answer."]
@@ -28,6 +37,8 @@ Direction = Annotated[Literal["Right", "right"], "The end at which a text is cut
 Text = str | tuple[str, str]
 """A text, or a pair of texts."""
 Vector = list[float]
+MOST_CANDIDATES = 100_000
+"""Of the masks of a request, of which each may have a thousand."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +54,13 @@ async def fill_mask(
     service: Service, name: str, body: FillMaskBody
 ) -> list[list[Candidate]] | list[list[list[Candidate]]]:
     """The most likely pieces for each [MASK] of a text, the best first."""
-    inputs = _list(body.inputs)
+    inputs, tokenizer = _list(body.inputs), service.engine.models[name].need_tokenizer()
     service.several(inputs, "inputs")
+    count = body.top_k * sum(text.count(tokenizer.tokens[tokenizer.mask_id]) for text in inputs)
+    if count > MOST_CANDIDATES:
+        raise Refusal(
+            413, f"there are {count} candidates for all masks, and at most {MOST_CANDIDATES} are given", "top_k"
+        )
     found = await service.ask(name, FillMask(inputs, body.top_k))
     return found if isinstance(body.inputs, list) else found[0]
 
@@ -447,8 +463,10 @@ class _Pieces:
 
 async def tokenize(service: Service, name: str, body: TokenizeBody) -> list[list[Token]]:
     """The pieces of each text, with their places in it."""
-    texts = _list(body.inputs)
+    texts, most = _list(body.inputs), service.config.max_characters
     service.several(texts, "inputs")
+    if (length := sum(map(len, texts))) > most:
+        raise Refusal(413, f"inputs have {length} characters, and at most {most} are read", "inputs")
     return await service.ask(name, _Pieces(texts, body.add_special_tokens))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_jax import __version__
-from bert_jax.serving.bodies import schema
+from bert_jax.serving.bodies import schema, spelled
 from bert_jax.serving.openai import PREFIX
 from bert_jax.serving.service import Route
 
@@ -114,25 +114,12 @@ def page(document: dict[str, Any]) -> str:
 def _body(operation: dict[str, Any], schemas: dict[str, Any]) -> str:
     of = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
     rows = [
-        (name, _spelled(each), each.get("description", ""), json.dumps(each["default"]) if "default" in each else "")
+        (name, spelled(each), each.get("description", ""), json.dumps(each["default"]) if "default" in each else "")
         for name, each in schemas[of]["properties"].items()
     ]
     answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
     fields = _table(("field", "type", "meaning", "default"), rows)
-    return f"{fields}<p>Answer: <code>{_text(_spelled(answer))}</code></p>"
-
-
-def _spelled(described_by: dict[str, Any]) -> str:
-    """Return a JSON Schema in short: string | [string, …]."""
-    if "anyOf" in described_by:
-        return " | ".join(map(_spelled, described_by["anyOf"]))
-    if "enum" in described_by:
-        return " | ".join(map(json.dumps, described_by["enum"]))
-    if "prefixItems" in described_by:
-        return f"[{', '.join(map(_spelled, described_by['prefixItems']))}]"
-    if "items" in described_by:
-        return f"[{_spelled(described_by['items'])}, …]"
-    return described_by.get("$ref", described_by.get("type", "any")).rpartition("/")[2]
+    return f"{fields}<p>Answer: <code>{_text(spelled(answer))}</code></p>"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

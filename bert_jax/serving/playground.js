@@ -3,7 +3,7 @@
 "use strict";
 
 const byId = (id) => document.getElementById(id);
-const WAIT = 200; // milliseconds without a key before a question is sent
+const WAIT = 100; // milliseconds without a key before a question is sent
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const state = {about: null, model: ""};
 
@@ -73,6 +73,9 @@ class Section {
     this.form.addEventListener("input", (event) => {
       if (event.target.type === "range") return;
       clearTimeout(this.timer);
+      this.last += 1;
+      this.stop?.abort();
+      this.busy(true);
       this.timer = setTimeout(() => { this.changed?.(event.target.name); this.ask(); }, WAIT);
     });
   }
@@ -82,11 +85,10 @@ class Section {
     this.stop?.abort();
     if (typeof values === "string") return this.tell(values);
     this.stop = new AbortController();
-    const busy = setTimeout(() => this.place.setAttribute("aria-busy", "true"), 150);
+    this.busy(true);
     const found = await this.sent(...this.path(values), this.stop.signal);
-    clearTimeout(busy);
     if (number !== this.last) return;
-    this.place.setAttribute("aria-busy", "false");
+    this.busy(false);
     if (found instanceof Error) this.tell(found.message, true);
     else { this.found = found; this.redraw(); }
   }
@@ -99,8 +101,9 @@ class Section {
   tell(text, wrong = false) {
     this.found = null;
     this.place.replaceChildren(make("p", wrong ? {class: "error", role: "alert"} : {class: "note"}, text));
-    this.place.setAttribute("aria-busy", "false");
+    this.busy(false);
   }
+  busy(on) { this.place.setAttribute("aria-busy", String(on)); }
   redraw() { if (this.found) this.place.replaceChildren(...[this.draw(this.found, this.fields)].flat()); }
   open() { if (!this.found) this.ask(); }
 }
@@ -132,6 +135,7 @@ class Choosable extends Section {
     const text = this.fields.text.value;
     if (text.trim() && this.divided !== text) {
       const number = ++this.last;
+      this.busy(true);
       const found = await this.sent(asking("pieces"), {text});
       if (number !== this.last) return null;
       if (found instanceof Error) return this.tell(found.message, true);
@@ -382,7 +386,7 @@ journey.fields.at.addEventListener("input", () => {
     }));
     if (share < 1) journey.frame = requestAnimationFrame(move);
   };
-  journey.frame = requestAnimationFrame(move);
+  move(began);
 });
 
 function withMark(text, word) {
@@ -450,7 +454,7 @@ const attention = new Section("attention", "attention", {
     if (look.head !== "mean" && look.head >= found.weights.length) look.head = "mean";
     if (look.token === null || look.token >= found.tokens.length) look.token = Math.min(1, found.tokens.length - 1);
     const heads = make("div", {class: "heads", role: "group", "aria-label": "Heads"}, ["mean", ...found.weights.keys()].map((head) => {
-      const entropy = head === "mean" ? mean(found.heads.slice()) : found.entropies[head].reduce((sum, each) => sum + each, 0) / found.tokens.length;
+      const entropy = head === "mean" ? 0 : mean(found.entropies[head]);
       return make("button", {type: "button", "data-head": head, "aria-pressed": String(head === look.head),
         "aria-label": head === "mean" ? "mean of all heads" : `head ${head + 1}, entropy ${figure(entropy, 2)}`,
         onclick: () => { look.head = head; attention.redraw(); attention.place.querySelector(`[data-head="${head}"]`).focus(); }},
@@ -462,6 +466,8 @@ const attention = new Section("attention", "attention", {
     const made = [card(make("h3", {}, "Heads of this layer, with their mean entropy in nats"), heads), card(view, said)];
     attend(found);
     const weights = chosen(found, look.head);
+    made.push(make("details", {}, make("summary", {}, "Mean entropy of every layer and head"), make("div", {class: "scroll"},
+      table(["layer", ...found.heads[0].map((_, head) => `head ${head + 1}`)], found.heads.map((layer, number) => [String(number + 1), ...layer.map((each) => figure(each, 2))])))));
     made.push(numbers(["from \\ to", ...found.tokens], found.tokens.map((token, place) => [token, ...weights[place].map((value) => value.toFixed(3))])));
     return made;
   },
@@ -500,7 +506,7 @@ function attend(found) {
     if (place === look.token && !focus) return;
     look.token = place;
     attend(found);
-    if (focus || document.activeElement === document.body) view.querySelector(".chosen").focus({preventScroll: !focus});
+    if (focus) view.querySelector(".chosen").focus();
   };
   const held = view.contains(document.activeElement);
   const list = make("ol", {"aria-label": "Tokens", onkeydown: (event) => {
@@ -581,6 +587,9 @@ function choose(name) {
   byId("model-line").textContent = `${name}: ${model.layers} layers, ${model.heads ? `${model.heads} heads, ` : ""}width ${model.width}`
     + (model.vocabulary === null ? ", no vocabulary" : `, ${model.vocabulary.toLocaleString("en")} word pieces`);
   attention.fields.layer.replaceChildren(...Array.from({length: model.layers}, (_, layer) => make("option", {value: layer}, String(layer + 1))));
+  const lengths = [...preparation.fields.places.options];
+  for (const option of lengths) option.disabled = Number(option.value) > model.read;
+  if (preparation.fields.places.selectedOptions[0].disabled) lengths.filter((option) => !option.disabled).at(-1).selected = true;
   for (const [id, section] of Object.entries(sections)) {
     section.found = null;
     section.divided = null;
@@ -594,6 +603,11 @@ async function start() {
   catch (error) {
     byId("model-line").textContent = error instanceof Refused ? error.message : "The server cannot be reached; is it still running?";
     return;
+  }
+  if (!state.about.ready) {
+    byId("model-line").textContent = "the server compiles its programs …";
+    state.about = null;
+    return void setTimeout(start, 500);
   }
   const names = Object.keys(state.about.models);
   byId("model").replaceChildren(...names.map((name) => make("option", {value: name}, name)));

@@ -75,7 +75,8 @@ def playground_routes(engine: Engine, config: ServeConfig) -> list[Route]:
 
     async def about(_request: Request) -> Response:
         models = {name: described(model) for name, model in engine.models.items()}
-        return JSONResponse({"models": models, "study": figures, "index": None if index is None else len(index[1])})
+        documents = None if index is None else len(index[1])
+        return JSONResponse({"ready": engine.ready, "models": models, "study": figures, "index": documents})
 
     async def search(request: Request) -> Response:
         query = checked((await _asked(request, Search)).query, "query")

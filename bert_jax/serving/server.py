@@ -24,6 +24,7 @@ from bert_jax.serving.service import Service
 
 WARMING = "compiling (warm-up)"
 """Name of the thread that compiles; `console.leave` ends a process whose thread is called so without waiting for it."""
+BACKLOG = 2048  # connections that wait to be accepted
 AFTER_DRAIN = 2  # seconds in which what has been answered is sent, before connections are closed
 
 
@@ -42,6 +43,7 @@ def run_serve(words: Iterable[str], config: ServeConfig) -> int:
     listener = listen(config)
     print(f"opening {', '.join(places.values())}", flush=True)
     server = Server({name: load(place) for name, place in places.items()}, config, token, listener)
+    listener.listen(BACKLOG)  # before the address is printed, which programs may be waiting for
     print(server.greeting(), flush=True)
     server.run(sockets=[listener])
     return server.status()
@@ -51,8 +53,9 @@ def listen(config: ServeConfig) -> socket.socket:
     """Return a socket with the address, so that one that is taken shows before models are read; nobody connects yet."""
     listener = None
     try:
-        family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family)
+        family, kind, protocol, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+        # asyncio sends at once (TCP_NODELAY) where the protocol is said to be TCP; else an answer waits for 40 ms.
+        listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
@@ -92,6 +95,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                backlog=BACKLOG,
                 timeout_keep_alive=max(1, round(config.read_seconds)),
                 timeout_graceful_shutdown=AFTER_DRAIN,
             )

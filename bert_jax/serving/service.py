@@ -9,9 +9,9 @@ from bert_jax.config.serving import ServeConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.serving.bodies import Refusal
-from bert_jax.serving.engine import Draining, Engine, Failed, Late, Overloaded, Question, TooLarge
+from bert_jax.serving.engine import Draining, Engine, Failed, Late, Overloaded, TooLarge
 from bert_jax.serving.metrics import Metrics
-from bert_jax.tasks.task_data import recorded_options, recorded_task
+from bert_jax.serving.questions import Question
 from bert_jax.tokenization.tokenizer import tokenize
 
 
@@ -102,15 +102,6 @@ class Counted:
                 "shorten it, or let truncate=true cut it"
             )
         return self.question.answer(model), [min(size, self.limit) for size in sizes]
-
-
-def longest_text(model: PretrainedModel) -> int:
-    """Return how many tokens of a text or pair a model reads."""
-    positions = model.config.longest_sequence
-    if model.head is None:
-        return model.embedding.max_length or positions
-    task = recorded_task(model.history)
-    return recorded_options(model.history, task, positions, model.head).max_length if task else positions
 
 
 class Service:

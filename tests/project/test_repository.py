@@ -444,6 +444,7 @@ def test_files_that_are_released():
     package = {name for name in tracked if name.startswith("bert_jax/")}
     assert wheel == package | forced
     data = ("py.typed", "tools/report.html", "analysis/attention.html", "tools/pods/requirements.txt")
+    data += tuple(f"serving/playground.{kind}" for kind in ("html", "css", "js"))
     scripts = ("tools/pods/worker.sh", "tools/pods/slurm.sh", "tools/bench/peer/torch_step.py")
     assert {f"bert_jax/{name}" for name in (*data, *scripts)} <= package
 

@@ -1,7 +1,10 @@
 """Requests that are malformed or hostile: each is answered with one error in JSON, and the server goes on."""
 
+import dataclasses
 import json
+import typing
 
+import numpy as np
 import pytest
 from serving import QuickEngine, models
 from starlette.testclient import TestClient
@@ -11,7 +14,7 @@ from bert_jax.serving.app import make_app
 from bert_jax.serving.native import ROUTES
 
 CONFIG = ServeConfig(
-    max_inputs=4, max_characters=50, max_body=3000, max_bodies=6000, playground=False, access_log=False
+    max_inputs=4, max_characters=50, max_body=3000, max_bodies=6000, max_answer=2000, playground=False, access_log=False
 )
 JSON = {"content-type": "application/json"}
 
@@ -148,6 +151,8 @@ def test_every_route_reads_bounded_bodies_of_json(client, route):
         ("/rank", {"query": "a" * 51, "documents": ["b"]}),
         ("/predict", {"inputs": [["a"]] * 5}),
         ("/tokenize", {"inputs": ["a"] * 5}),
+        ("/tokenize", {"inputs": ["a " * 20] * 2}),
+        ("/fill-mask", {"inputs": ["[MASK]" * 8] * 4}),  # of many candidates a long answer
         ("/decode", {"ids": [[5]] * 5}),
         ("/v1/embeddings", {"input": ["a"] * 5}),
     ],
@@ -199,3 +204,44 @@ def test_a_failure_of_ours_is_500_without_its_reason(client, monkeypatch):
     answer = client.post("/embed", json={"inputs": "a"})
     assert_refused(client, answer, 500)
     assert "secret" not in answer.text
+
+
+def random_value(random: np.random.Generator, depth: int = 0):
+    """A JSON value of few words, so that some of them fit."""
+    kind = random.integers(9 if depth < 4 else 6)
+    if kind < 3:
+        return ["a", "the [MASK]", ""][random.integers(3)]
+    if kind < 6:
+        return [1, 5, -1, 2.5, True, None, "query", "base64", 2**40, "words"][random.integers(10)]
+    if kind < 8:
+        return [random_value(random, depth + 1) for _ in range(random.integers(4))]
+    return {name: random_value(random, depth + 1) for name in random.choice(FIELDS, random.integers(4))}
+
+
+FIELDS = ["inputs", "question", "context", "candidates", "source_sentence", "sentences", "truncate", "model"]
+
+
+def test_random_bodies_are_answered_or_refused(client):
+    """Fields of the right names with values of all kinds never make the server fail."""
+    random, seen = np.random.default_rng(47), set()
+    for route in client.app.state.service.routes:
+        kind = typing.get_type_hints(route.answer)["body"]
+        for _ in range(40):
+            chosen = [
+                field.name for field in dataclasses.fields(kind) if field.name == "inputs" or random.random() < 0.6
+            ]
+            answer = client.post(route.path, json={name: random_value(random) for name in chosen})
+            seen.add(answer.status_code)
+            json.loads(answer.text)
+    assert {200, 422} <= seen <= {200, 400, 404, 413, 422}, seen
+
+
+def test_few_bytes_do_not_make_a_huge_answer(client):
+    """2 MB of masks, each with a thousand candidates, would be gigabytes; it is refused before they are computed."""
+    engine = client.app.state.service.engine
+    before = len(engine.asked)
+    wide = TestClient(make_app(engine, dataclasses.replace(CONFIG, max_body=10**6, max_bodies=10**6, max_inputs=200)))
+    answer = wide.post(
+        "/fill-mask", json={"inputs": ["[MASK]" * 8] * 100, "top_k": 1000}, headers={"host": "localhost"}
+    )
+    assert answer.status_code == 413 and "at most 100000" in answer.json()["error"] and len(engine.asked) == before

@@ -34,6 +34,9 @@ class Process:
         self.process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=self._log, text=True, env={**os.environ, **processes.one_device()}
         )
+        self.url = ""
+
+    def wait(self) -> None:
         line = ""
         while not line.startswith("serving at "):
             line = self.process.stdout.readline()
@@ -77,8 +80,11 @@ class Process:
 @pytest.fixture
 def started(place, tmp_path):
     found = Process(place, tmp_path / "log")
-    yield found
-    found.close()
+    try:
+        found.wait()
+        yield found
+    finally:
+        found.close()
 
 
 @pytest.mark.slow

@@ -141,19 +141,33 @@ def test_slow_headers_and_bodies_are_ended():
                 pytest.fail("it reads for longer than it says")
 
 
+class Long(QuickEngine):
+    """Gives answers of 20 MB."""
+
+    async def ask(self, *arguments, **options):
+        return ["x" * 20_000_000]
+
+
+def asked_without_reading(handle) -> socket.socket:
+    connection = connected(handle)
+    connection.sendall(ASK + b'Content-Length: 15\r\n\r\n{"inputs": "a"}')
+    return connection
+
+
 def test_a_client_that_does_not_read_is_left():
-    """A connection that takes no more of an answer is closed: in time, or at once if too much waits to be sent."""
+    with served(Long, read_seconds=0.5) as handle, asked_without_reading(handle):
+        connections = handle._server.server_state.connections
+        processes.wait_until(lambda: connections)
+        processes.wait_until(lambda: not connections)
 
-    class Long(QuickEngine):
-        async def ask(self, *arguments, **options):
-            return ["x" * 20_000_000]
 
-    for options in {"read_seconds": 0.5}, {"max_unsent": 10_000_000}:
-        with served(Long, **options) as handle, connected(handle) as connection:
-            connection.sendall(ASK + b'Content-Length: 15\r\n\r\n{"inputs": "a"}')
-            processes.wait_until(lambda: handle._server.service.metrics.text().count(b'route="/tokenize"'))
-            connections = handle._server.server_state.connections
-            processes.wait_until(lambda: not connections)
+def test_answers_that_nobody_takes_are_bounded_together():
+    with served(Long, max_answer=21_000_000, max_unsent=21_000_000) as handle, contextlib.ExitStack() as opened:
+        for _ in range(4):
+            opened.enter_context(asked_without_reading(handle))
+        count = handle._server.service.metrics.text
+        processes.wait_until(lambda: b'bert_jax_requests_total{route="/tokenize",status="200"} 4.0' in count())
+        processes.wait_until(lambda: len(handle._server.server_state.connections) == 1)
 
 
 def test_more_connections_than_allowed_are_closed():

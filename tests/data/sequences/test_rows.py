@@ -209,16 +209,6 @@ def test_texts_in_packed_batches_are_all_there_in_few_shapes(size, batch_size):
     assert len({batch["input_ids"].shape for _, batch in packed}) <= len({ids.shape for ids in padded})
 
 
-def test_packed_batches_have_no_more_positions_than_asked_and_narrow_rows_where_those_cost_little():
-    features = make_features(300, max_length=60)
-    shapes = {batch["input_ids"].shape for _, batch in PackedBatches(features, 64, positions=640)}
-    assert {length for _, length in shapes} == {60} and max(rows for rows, _ in shapes) == 10
-    found = [number for numbers, _ in PackedBatches(features, 64, positions=640) for number in numbers]
-    assert sorted(found) == list(range(300))
-    (longer,) = {batch["input_ids"].shape for _, batch in PackedBatches(features, 2, positions=1)}
-    assert longer == (1, 60)  # a row at least
-
-
 def test_padded_texts_have_places_too():
     for numbers, batch in batches(make_features(5, max_length=40), 4):
         row, start = text_places(batch)
