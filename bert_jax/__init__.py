@@ -100,12 +100,13 @@ if TYPE_CHECKING:
     from bert_jax.data.preparation.vocabularies import run_train_vocab as train_vocab
     from bert_jax.data.store import open_store
     from bert_jax.errors import UserError
+    from bert_jax.export.directory import convert, export_model
     from bert_jax.finetuning.loop import finetune
     from bert_jax.finetuning.prediction import run_predict as predict
     from bert_jax.finetuning.together import finetune_together
-    from bert_jax.formats.conversion import convert
     from bert_jax.models.bert import BertForPreTraining
     from bert_jax.pretrained.model import PretrainedModel, load
+    from bert_jax.pretrained.precision import quantize_embeddings
     from bert_jax.pretraining import pretrain
     from bert_jax.serving.notebook import serve
     from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
@@ -216,8 +217,9 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "WordVectorsConfig": "config",
     "XLNetConfig": "config",
     "XnliDataConfig": "config.tasks",
-    "convert": "formats.conversion",
+    "convert": "export.directory",
     "evaluate": "cli.evaluate:run_evaluate",
+    "export_model": "export.directory",
     "finetune": "finetuning.loop",
     "finetune_together": "finetuning.together",
     "index": "tools.search.index:run_index",
@@ -229,6 +231,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "predict": "finetuning.prediction:run_predict",
     "prepare": "data.preparation.prepare:run_prepare",
     "pretrain": "pretraining",
+    "quantize_embeddings": "pretrained.precision",
     "search": "tools.search.search:run_search",
     "serve": "serving.notebook",
     "task_defaults": "config.finetuning",
@@ -336,6 +339,7 @@ __all__ = [
     "XnliDataConfig",
     "convert",
     "evaluate",
+    "export_model",
     "finetune",
     "finetune_together",
     "index",
@@ -347,6 +351,7 @@ __all__ = [
     "predict",
     "prepare",
     "pretrain",
+    "quantize_embeddings",
     "search",
     "serve",
     "task_defaults",

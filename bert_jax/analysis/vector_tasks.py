@@ -30,6 +30,7 @@ from bert_jax.config.tasks import TextDataConfig, VectorDataConfig
 from bert_jax.corpus.readers import find_sources
 from bert_jax.errors import UserError, at_least
 from bert_jax.pretrained.model import PretrainedModel, load
+from bert_jax.pretrained.precision import VectorPrecision, compared_values, value_ranges
 from bert_jax.tasks import sentences, text, vectors
 from bert_jax.tasks.sentences import Sentences
 from bert_jax.tasks.vectors import VectorExamples, unit
@@ -133,6 +134,7 @@ def vector_scores(
     per_class: int = 8,
     seed: int = 42,
     batch_size: int = 32,
+    precision: VectorPrecision = "float32",
 ) -> VectorScores:
     """Return the scores of a model's vectors, as `embed` makes them, in the tasks whose examples are given.
 
@@ -147,6 +149,8 @@ def vector_scores(
       per_class: number of training texts per class.
       seed: of what is drawn.
       batch_size: number of texts that the model reads at once.
+      precision: of other numbers than float32, the cosines of pairs are measured once more, with ranges of these texts,
+        under the name of the task and the precision.
 
     Raises:
       UserError: the model gives a text other vectors than a single one, or an experiment has nothing to measure.
@@ -157,9 +161,12 @@ def vector_scores(
     embed = functools.partial(model.embed, batch_size=batch_size)
     for name, each in (("sts", sts), ("pairs", pairs)):
         if each is not None and each.scores is not None:
-            cosines = np.sum(unit(embed(each.texts[0])) * unit(embed(each.texts[1])), axis=1)
-            metrics = {metric: sentences.METRICS[metric](each.scores, cosines) for metric in vectors.METRICS[0]}
-            found[name] = metrics if name == "sts" else pair_scores(each.scores > 0.5, cosines)
+            of_texts = embed(each.texts[0]), embed(each.texts[1])
+            found[name] = _of_pairs(name, each.scores, *of_texts)
+            if precision != "float32":
+                ranges = value_ranges(np.concatenate(of_texts))
+                less = (compared_values(side, precision, ranges) for side in of_texts)
+                found[f"{name} {precision}"] = _of_pairs(name, each.scores, *less)
     if clusters is not None and clusters.answers is not None:
         points, count = embed(clusters.first), len(clusters.labels)
         runs = [v_measure(clusters.answers, cluster(points, count, seed + run)) for run in range(experiments)]
@@ -167,7 +174,15 @@ def vector_scores(
     if classes is not None:
         found["classes"] = _classification(embed, *classes, draws_of=(per_class, experiments, seed))
     sizes = {"sts": sts, "pairs": pairs, "clusters": clusters, "classes": classes and classes[1]}
-    return VectorScores(model.path, {name: len(sizes[name] or ()) for name in found}, found)
+    return VectorScores(model.path, {name: len(sizes[name.partition(" ")[0]] or ()) for name in found}, found)
+
+
+def _of_pairs(name: str, scores: np.ndarray, first: np.ndarray, second: np.ndarray) -> dict[str, float]:
+    """Return the metrics of sts or pairs by the cosines of vectors [E, H]."""
+    cosines = np.sum(unit(first) * unit(second), axis=1)
+    if name == "pairs":
+        return pair_scores(scores > 0.5, cosines)
+    return {metric: sentences.METRICS[metric](scores, cosines) for metric in vectors.METRICS[0]}
 
 
 def _need_single(model: PretrainedModel) -> None:

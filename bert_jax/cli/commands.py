@@ -622,9 +622,10 @@ def serve(arguments: list[str]) -> int:
 
 
 def convert(arguments: list[str]) -> None:
-    """convert SOURCE DESTINATION --to=bert_jax|huggingface|tf1
+    """convert SOURCE DESTINATION --to=bert_jax|huggingface|tf1|onnx|stablehlo|saved_model
 
-    Write a model in another format. Every parameter keeps its value to the last bit.
+    Write a model in another format, in which every parameter keeps its value to the last bit; or as a program that runs
+    without bert_jax, which is compared with the model before it is kept.
 
     SOURCE is anything that bert_jax.load opens: a work directory or checkpoint of bert_jax, a Hugging Face directory,
     Google's TF1 files, or hf://owner/name of the Hugging Face hub. DESTINATION is a new directory; --push=owner/name
@@ -635,6 +636,6 @@ def convert(arguments: list[str]) -> None:
     chosen = parse(commands.ConvertConfig, options, *described(convert))
     need_place_to_write(destination)
     _need(models=[source])
-    from bert_jax.formats.conversion import convert as run
+    from bert_jax.export.directory import convert as run
 
     run(source, destination, **{field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)})

@@ -478,10 +478,15 @@ class VectorTasksConfig:
     """Seed of everything that is drawn at random."""
     batch_size: int = 32
     """Number of texts that the model reads at once."""
+    precision: Literal["float32", "int8", "binary"] = "float32"
+    """Numbers in which vectors are kept. int8 and binary: the cosines of pairs are also measured in one byte or one bit
+    for each value, next to those in float32, so that the loss shows."""
 
     def check(self) -> None:
         """Raise a UserError if an option cannot work; called before a model is opened."""
         _check_places(self.output)
+        if self.precision != "float32" and not (self.sts or self.pairs):
+            raise UserError(f"precision={self.precision} is of cosines of pairs; give --sts=FILE or --pairs=FILE")
         at_least(1, experiments=self.experiments, per_class=self.per_class, batch_size=self.batch_size)
         if not 0 <= self.seed < 2**31:
             raise UserError(f"seed={self.seed} must be between 0 and {2**31 - 1}")

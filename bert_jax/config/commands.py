@@ -259,11 +259,17 @@ def check_turns(options: TurnsConfig) -> None:
 
 
 ModelFormat = Literal["bert_jax", "huggingface", "tf1"]
-"""Formats that a model is written in; see `ConvertConfig.to`."""
+"""Formats that a model is written in, to be opened here or elsewhere; see `ConvertConfig.to`."""
+ExportFormat = Literal["onnx", "stablehlo", "saved_model"]
+"""Formats that a model is written in as a program, which only runs; see `ConvertConfig.to`."""
 PartsWritten = Literal["all", "mlm", "encoder", "generator"]
 """Parts of a model that are written; see `ConvertConfig.parts`."""
 Weights = Literal["last", "ema"]
 """Weights of a run of bert_jax; see `ConvertConfig.weights`."""
+
+
+Precision = Literal["float32", "int8"]
+"""Numbers in which a program has its weights; see `ConvertConfig.precision`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -377,9 +383,10 @@ class ResultsConfig:
 class ConvertConfig:
     """Options of `bert-jax convert`."""
 
-    to: ModelFormat
+    to: Literal[ModelFormat, ExportFormat]
     """Format to write. bert_jax: a work directory for load, --init_from and the other commands. huggingface: a
-    directory that transformers opens. tf1: files that Google's code opens."""
+    directory that transformers opens. tf1: files that Google's code opens. onnx, stablehlo and saved_model: a program
+    that runs without bert_jax, and is compared with the model before it is kept (docs/export.md)."""
     parts: PartsWritten = "all"
     """Parts to write. all: everything that the source has; for a run of replaced-token detection, the discriminator.
     generator: the generator of such a run, a masked language model. mlm: encoder and masked-language-model head, the
@@ -393,6 +400,9 @@ class ConvertConfig:
     written; for to=huggingface. It is made if there is none. By default nothing is uploaded."""
     private: bool = False
     """Whether a repository that push makes is visible to its owner alone."""
+    precision: Precision = "float32"
+    """Numbers in which a program has its weights. int8: kernels and tables as integers with a scale for each output,
+    which take a quarter of the space, and change the results."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -149,7 +149,7 @@ def convert(
     from_dict(ConvertConfig, {"to": to, "parts": parts, "weights": weights})  # raises a UserError for any other word
     check_destination(destination)
     repository = _repository(push, private, to)
-    stored = _opened(source, weights)
+    stored = opened(source, weights)
     check_fit(stored)
     chosen = select(stored, parts, to)
     if repository is not None:
@@ -157,7 +157,7 @@ def convert(
     with new_directory(destination) as directory:
         _write(chosen, directory, to, os.path.basename(os.path.normpath(destination)))
     uploaded = "" if repository is None else hub.push(destination, repository)
-    _print_summary(source, stored, chosen, destination, to)
+    print_contents(source, stored, chosen, destination, to)
     if uploaded:
         print(f"uploaded: {uploaded}")
 
@@ -173,7 +173,8 @@ def _repository(push: str, private: bool, to: ModelFormat) -> hub.HubName | None
     return hub.model_name(push if push.startswith(hub.PREFIX) else f"{hub.PREFIX}{push}")
 
 
-def _opened(source: str | os.PathLike[str], weights: Weights) -> StoredModel:
+def opened(source: str | os.PathLike[str], weights: Weights) -> StoredModel:
+    """Return the model in `source`, with the weights that are asked for."""
     stored = open_stored(source)
     if weights == "last":
         return stored
@@ -226,7 +227,8 @@ def _write(stored: StoredModel, directory: epath.Path, to: ModelFormat, name: st
         write_tf_checkpoint(stored, directory)
 
 
-def _print_summary(source: Any, stored: StoredModel, chosen: StoredModel, destination: Any, to: ModelFormat) -> None:
+def print_contents(source: Any, stored: StoredModel, chosen: StoredModel, destination: Any, to: str) -> None:
+    """Print what a model has, and what of it is written."""
     numbers = sum(math.prod(array.shape) for array in chosen.arrays.values())
     vocabulary = f"vocabulary of {chosen.tokenizer.vocab_size:,} entries" if chosen.tokenizer else "no vocabulary"
     lines = [

@@ -7,6 +7,7 @@ no length needs a table.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -17,7 +18,13 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.config import AttentionConfig, LearnedBias, ModelConfig, Rope
-from bert_jax.models.deberta import Convolution, DisentangledAttention, RelativePositions, along_diagonals
+from bert_jax.models.deberta import (
+    Convolution,
+    DisentangledAttention,
+    RelativePositions,
+    along_diagonals,
+    rows_of_distances,
+)
 from bert_jax.models.embeddings import position_vectors
 from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionKernel, AttentionMask, gated
 from bert_jax.models.layers import Linear, Norm, dropout, make_norm, truncated_normal
@@ -91,19 +98,23 @@ class Rotary:
         return waves if amplitude == 1 else (amplitude * waves[0], amplitude * waves[1])
 
 
-def rotary_frequencies(rope: Rope, length: int, size: int) -> np.ndarray:
+def rotary_frequencies(rope: Rope, length: int, size: int) -> np.ndarray | jax.Array:
     """Return float32 [D/2]: theta^(-2i/D), scaled for sequences longer than the model was trained on.
 
     Args:
       rope: the base, and how it is scaled.
-      length: tokens of a row, on which the frequencies of rope_scaling=dynamic depend.
+      length: tokens of a row, on which the frequencies of rope_scaling=dynamic depend; a number, or a symbol, with
+        which they are computed when the program runs.
       size: D, even.
     """
     theta, scale, trained = rope.rope_theta, rope.rope_scale, rope.rope_trained_length
-    if rope.rope_scaling == "dynamic" and trained is not None:
-        longer = max(length, trained) / trained
-        theta *= (scale * longer - (scale - 1)) ** (size / (size - 2))
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+    if rope.rope_scaling == "dynamic" and trained is not None:
+        known = isinstance(length, int)
+        longer = max(length, trained) / trained if known else jnp.maximum(jnp.asarray(length), trained) / trained
+        theta *= (scale * longer - (scale - 1)) ** (size / (size - 2))
+        if not known:
+            return jnp.float32(1) / (jnp.asarray(theta, jnp.float32) ** exponents)
     frequencies = np.float32(1) / (np.float32(theta) ** exponents)
     if rope.rope_scaling == "linear":
         return frequencies / np.float32(scale)
@@ -177,8 +188,10 @@ class BiasTable(nnx.Module):
     def __call__(self, length: int) -> jax.Array:
         """Return the bias of the scores in rows of `length` tokens, float32 [1, A, L, L]."""
         table, options = self.table[...], self.options
-        rows = bucket_of_distance(np.arange(1 - length, length), options.bias_buckets, options.bias_max_distance)
-        by_distance = position_vectors(table, jnp.asarray(rows[None]), table.dtype)  # [1, 2L - 1, A]
+        buckets, reach = options.bias_buckets, options.bias_max_distance
+        row = functools.partial(bucket_of_distance, buckets=buckets, max_distance=reach)
+        rows = jnp.asarray(rows_of_distances(length, row, reach)[None])
+        by_distance = position_vectors(table, rows, table.dtype)  # [1, 2L - 1, A]
         of_queries = jnp.swapaxes(by_distance, 1, 2)[:, :, None]
         return along_diagonals(jnp.broadcast_to(of_queries, (1, table.shape[1], length, 2 * length - 1)))
 

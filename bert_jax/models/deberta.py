@@ -6,6 +6,7 @@ DeBERTa-v2 models, learns n-grams of pieces.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -70,13 +71,12 @@ class Convolution(nnx.Module):
         return self.norm(states + self.activation(dropout(y, self.rate, dropout_key)))
 
 
-def relative_rows(length: int, max_distance: int, buckets: int | None) -> np.ndarray:
-    """Return int [2L - 1]: the row of the table for query minus key = -(L - 1) … L - 1.
+def relative_rows(distances: np.ndarray, max_distance: int, buckets: int | None) -> np.ndarray:
+    """Return int […]: the row of the table for distances, query minus key.
 
     Row R is that of distance 0. With B buckets, distances up to B/2 have a row each; a longer one has bucket
     B/2 + ⌈(B/2 - 1) · log(distance / (B/2)) / log((max_distance - 1) / (B/2))⌉, cut at the ends of the table.
     """
-    distances = np.arange(1 - length, length)
     if buckets is None:
         return np.clip(distances + max_distance, 0, 2 * max_distance - 1)
     near = buckets // 2
@@ -84,6 +84,20 @@ def relative_rows(length: int, max_distance: int, buckets: int | None) -> np.nda
     share = np.log(far / near) / np.log((max_distance - 1) / near)
     wide = np.sign(distances) * (near + np.ceil(share * (near - 1)).astype(int))
     return np.clip(np.where(far == near, distances, wide) + buckets, 0, 2 * buckets - 1)
+
+
+def rows_of_distances(length: int, row: Callable[[np.ndarray], np.ndarray], reach: int) -> np.ndarray | jax.Array:
+    """Return int [2L - 1]: the row of a table for each of the distances -(L - 1) … L - 1.
+
+    Args:
+      length: L, a number or, where a program is exported for rows of any length, a symbol.
+      row: maps distances to rows.
+      reach: distance from which on all have one row, on either side.
+    """
+    if isinstance(length, int):
+        return row(np.arange(1 - length, length))
+    distances = jnp.clip(jnp.arange(1 - length, length, dtype=jnp.int32), -reach, reach)
+    return jnp.asarray(row(np.arange(-reach, reach + 1)), jnp.int32)[distances + reach]
 
 
 def along_diagonals(scores: jax.Array) -> jax.Array:
@@ -115,9 +129,11 @@ class RelativePositions(nnx.Module):
 
         The latter has the place of query minus key = -(L - 1) … L - 1.
         """
-        rows = relative_rows(length, self.max_distance, self.buckets)
-        table = self.table[...][rows[0] : rows[-1] + 1]
-        return table if self.norm is None else self.norm(table), jnp.asarray(rows - rows[0], jnp.int32)
+        row = functools.partial(relative_rows, max_distance=self.max_distance, buckets=self.buckets)
+        rows, table = rows_of_distances(length, row, self.max_distance), self.table[...]
+        if isinstance(rows, np.ndarray):
+            table, rows = table[rows[0] : rows[-1] + 1], rows - rows[0]
+        return table if self.norm is None else self.norm(table), jnp.asarray(rows, jnp.int32)
 
 
 class DisentangledAttention(nnx.Module):

@@ -145,7 +145,7 @@ class Embeddings(nnx.Module):
         if self.padding_id is None:
             table = table[:length]
             if positions is None:
-                return for_all_rows(table, len(input_ids))
+                return for_all_rows(table, input_ids.shape[0])
             return position_vectors(table, positions, dtype)
         table = table[self.padding_id : self.padding_id + 1 + length]  # the padding's row, then those of tokens
         if positions is None:

@@ -102,7 +102,7 @@ class MaskedLanguageModelHead(nnx.Module):
 
         once_more = jax.checkpoint(highest, prevent_cse=False)  # a scan needs no protection
         found = jax.lax.map(once_more, (tables, jnp.pad(bias, filling).reshape(blocks, size)))
-        found = jnp.swapaxes(found, 0, 1).reshape(len(x), -1)[:, :rows]
+        found = jnp.swapaxes(found, 0, 1).reshape(x.shape[0], -1)[:, :rows]
         return jnp.where(jnp.arange(rows)[None] < self.vocab_size, jnp.log1p(jax.nn.relu(found)), 0.0)
 
     def _table(self, word_table: jax.Array) -> jax.Array:

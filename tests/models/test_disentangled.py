@@ -62,7 +62,7 @@ def row_by_hand(distance: int, options: DisentangledConfig) -> int:
 def test_rows_are_those_of_the_papers(max_distance, buckets):
     options = DisentangledConfig(max_distance=max_distance, buckets=buckets)
     for length in (1, 2, 7, 700):
-        found = relative_rows(length, max_distance, buckets)
+        found = relative_rows(np.arange(1 - length, length), max_distance, buckets)
         assert found.tolist() == [row_by_hand(distance, options) for distance in range(1 - length, length)]
     assert np.all(np.diff(found) >= 0) and found[length - 1] == options.reach
 

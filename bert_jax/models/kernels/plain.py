@@ -99,7 +99,7 @@ class AttentionMask:
         """Return values [B or 1, L, …] at the positions of the queries."""
         if self.queries is None:
             return values
-        if len(values) == 1:
+        if values.shape[0] == 1:
             return values[0][self.queries]
         return jax.vmap(lambda row, positions: row[positions])(values, self.queries)
 
