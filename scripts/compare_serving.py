@@ -14,27 +14,30 @@ padded to their longest, as sentence-transformers does.
 
 import argparse
 import asyncio
-import collections
 import dataclasses
 import itertools
 import json
 import pathlib
+import queue
 import random
 import re
 import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 import bert_jax
 from bert_jax.config.serving import EngineOptions, ServeConfig
-from bert_jax.serving.engine import Embed, Engine, Observed
+from bert_jax.serving.engine import Engine, Observed
+from bert_jax.serving.questions import Question
 
 AT_ONCE, BATCH = 64, 32
 WORKER = pathlib.Path(__file__).with_name("embed_with_transformers.py")
@@ -54,50 +57,63 @@ def main() -> None:
     parser.add_argument("--serve", choices=CONTESTANTS, help=argparse.SUPPRESS)  # a server that this script starts
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    logging.set_verbosity(logging.ERROR)  # a line for each answer would cost as much as the answer
     serve(options) if options.serve else compare(options)
 
 
 # The contestants.
 
 
+class Embedding:
+    """A loaded model whose vectors are computed elsewhere."""
+
+    def __init__(self, model: bert_jax.PretrainedModel, embed: Callable[..., np.ndarray]):
+        self._model, self.embed = model, embed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
 class Batching:
     """Answer as an `Engine` does, for one model of vectors, with any function from texts to vectors."""
 
     def __init__(self, model: bert_jax.PretrainedModel, compute: Callable[[Sequence[str]], np.ndarray]):
-        self.models: dict[str, Any] = {"model": model}
+        self.models: dict[str, Any] = {"model": Embedding(model, self._embed)}
         self.options: EngineOptions = EngineOptions()
-        self.ready: bool = True
+        self.ready: bool = False
         self._compute = compute
-        self._thread: ThreadPoolExecutor = ThreadPoolExecutor(1)
-        self._waiting: collections.deque[tuple[str, asyncio.Future[np.ndarray]]] = collections.deque()
-        self._task: asyncio.Task[None] | None = None
+        self._waiting: queue.SimpleQueue[tuple[str, Future[np.ndarray]]] = queue.SimpleQueue()
+        self._requests: ThreadPoolExecutor = ThreadPoolExecutor(self.options.threads)
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return self._waiting.qsize()
 
     def start(self) -> None:
         self._compute(["a first text"])
+        threading.Thread(target=self._run, daemon=True).start()
+        self.ready = True
 
     def observed(self) -> Observed:
         return Observed()
 
-    async def ask(self, _: str, question: Embed, *, deadline: float | None = None) -> np.ndarray:
-        loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in question.asked]
-        self._waiting.extend(zip(question.asked, futures, strict=True))
-        if self._task is None or self._task.done():
-            self._task = loop.create_task(self._answer())
-        return np.stack(await asyncio.gather(*futures))
+    async def ask(self, name: str, question: Question, *, deadline: float | None = None) -> Any:
+        return await asyncio.wrap_future(self._requests.submit(question.answer, self.models[name]))
 
-    async def _answer(self) -> None:
-        while self._waiting:
-            taken = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
-            texts = [text for text, _ in taken]
-            vectors = await asyncio.get_running_loop().run_in_executor(self._thread, self._compute, texts)
+    def _embed(self, texts: Sequence[str], **_: Any) -> np.ndarray:
+        futures: list[Future[np.ndarray]] = [Future() for _ in texts]
+        for text, future in zip(texts, futures, strict=True):
+            self._waiting.put((text, future))
+        return np.stack([future.result() for future in futures])
+
+    def _run(self) -> None:
+        while True:
+            taken = [self._waiting.get()]
+            while len(taken) < AT_ONCE and not self._waiting.empty():
+                taken.append(self._waiting.get())
+            vectors = self._compute([text for text, _ in taken])
             for (_, future), vector in zip(taken, vectors, strict=True):
-                if not future.done():
-                    future.set_result(vector)
+                future.set_result(vector)
 
     async def drain(self, seconds: float) -> None:
         self.ready = False
@@ -163,7 +179,7 @@ def serve(options: argparse.Namespace) -> None:
     else:
         engine = Batching(model, by_transformers(options.model, options.peer_python, model.config.hidden_size))
     engine.start()
-    config = ServeConfig(port=options.port, rate=0, playground=False)
+    config = ServeConfig(port=options.port, rate=0, playground=False, access_log=False)
     uvicorn.run(make_app(engine, config), host="127.0.0.1", port=options.port, log_level="warning", access_log=False)
 
 
