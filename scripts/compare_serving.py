@@ -282,7 +282,7 @@ async def rounds(
     counts = [int(word) for word in options.clients.split(",")]
     found: dict[tuple[str, int], list[Turn]] = {(name, clients): [] for clients in counts for name in ports}
     shuffled = random.Random(0).sample(lines, len(lines))
-    for name, port in ports.items():
+    for port in ports.values():
         await turn(port, 8, options.seconds, itertools.cycle(shuffled), expected)
     for number in range(options.rounds):
         for clients in counts:
@@ -296,7 +296,7 @@ async def rounds(
 
 
 def table(turns: dict[tuple[str, int], list[Turn]], names: list[str]) -> str:
-    """Return the figures of all contestants as a Markdown table: medians of the rounds, ratios of turns of one round."""
+    """Return the figures as a Markdown table: medians of the rounds, and ratios of turns of one round."""
     others = [name for name in names if name != "bert_jax"]
     heads = [
         "clients",
