@@ -21,28 +21,30 @@ from bert_jax.tools.export.directory import convert, export_model
 from bert_jax.tools.export.integers import as_integers, scaled_axes, whole, written_weights
 
 ONE = variant(SMALL, num_layers=1)
-CLASSIFIER = HeadConfig(labels=("no", "yes"))
 
 
-def test_a_model_becomes_a_directory_that_says_what_it_is(tmp_path, capsys):
-    model = loaded(stored_model(ONE, None, CLASSIFIER))
-    compared = export_model(model, tmp_path / "out", to="stablehlo")
+@pytest.fixture(scope="module")
+def classifier():
+    return loaded(stored_model(ONE, None, HeadConfig(labels=("no", "yes"))))
+
+
+def test_a_model_becomes_a_directory_that_says_what_it_is(tmp_path, capsys, classifier):
+    compared = export_model(classifier, tmp_path / "out", to="stablehlo")
     assert 0 < compared.relative < 1e-5 and compared.longest == SMALL.longest_sequence
     printed = capsys.readouterr().out
     assert "output: logits [batch, 2]" in printed and f"{compared.difference:.1e}, in logits" in printed
     described = json.loads((tmp_path / "out" / "export.json").read_text())
     assert described["outputs"] == {"logits": ["batch", 2]} and described["labels"] == ["no", "yes"]
     assert described["inputs"] == ["input_ids", "attention_mask", "token_type_ids"]
-    assert load_tokenizer(tmp_path / "out").fingerprint == model.tokenizer.fingerprint
+    assert load_tokenizer(tmp_path / "out").fingerprint == classifier.tokenizer.fingerprint
 
 
-def test_a_program_that_differs_is_not_kept(tmp_path, monkeypatch):
-    model = loaded(stored_model(ONE, None, CLASSIFIER))
+def test_a_program_that_differs_is_not_kept(tmp_path, monkeypatch, classifier):
     wrong = lambda *inputs: {"logits": np.ones((len(inputs[0]), 2), np.float32)}
     monkeypatch.setattr(directories, "_opened", lambda *_: wrong)
     monkeypatch.setattr(directories, "_write", lambda *_: "")
     with pytest.raises(UserError, match="does not compute what .* the largest difference is"):
-        export_model(model, tmp_path / "out", to="stablehlo")
+        export_model(classifier, tmp_path / "out", to="stablehlo")
     assert not list(tmp_path.iterdir())
 
 

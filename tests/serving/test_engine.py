@@ -37,7 +37,7 @@ from bert_jax.tools.serving.turns import Turn, Work
 # A norm's sums are those of a large batch from 4,096 numbers on, which 64 positions of this width have.
 SIZES = dataclasses.replace(CONFIG, hidden_size=64, num_layers=2, intermediate_size=128, max_position_embeddings=100)
 LABELS = HeadConfig(labels=("a", "b", "c"))
-OPTIONS = EngineOptions(positions=256, deadline=60)
+OPTIONS = EngineOptions(positions=128, deadline=60)  # few shapes to compile
 
 
 @pytest.fixture(scope="module")
