@@ -326,6 +326,10 @@ def test_an_engine_that_ends_answers_what_it_has_accepted(models, engine):
     assert not asked._thread.is_alive()
     with pytest.raises(Draining):
         asyncio.run(Engine(models).ask("words", Embed(["too early"])))
+    ended = Engine(models)
+    ended._warm = lambda *_: ended.close()  # a signal during the warm-up
+    ended.start()
+    assert not ended.ready and not ended._thread.is_alive()
 
 
 def test_an_engine_that_must_end_drops_what_waits(engine):

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
@@ -113,24 +113,27 @@ class Engine:
         self.models: Mapping[str, PretrainedModel] = dict(models)
         self.options: EngineOptions = options or EngineOptions()
         self._changed: threading.Condition = threading.Condition()
-        # Under the lock of `_changed`:
+        # Changed under the lock of `_changed`:
         self._turns: Turns = Turns(self.options.positions)
         self._requests: set[_Request] = set()
         self._tokens: int = 0
+        """Of what waits, until all of it is in batches."""
         self._seen: Observed = Observed()
-        self._state: str = "new"
+        self._state: Literal["new", "ready", "draining", "closed"] = "new"
         self._pool: concurrent.futures.ThreadPoolExecutor = concurrent.futures.ThreadPoolExecutor(
             self.options.threads, thread_name_prefix="answers"
         )
         self._thread: threading.Thread = threading.Thread(target=self._run, name="computes", daemon=True)
 
     def start(self) -> None:
-        """Start the threads and compile every program; `ready` is true from then on."""
+        """Compile every program and start the threads; `ready` is true from then on, unless the engine ended before."""
         _compiled()
         for name, model in self.models.items():
             self._warm(name, model)
-        self._thread.start()
-        self._state = "ready"
+        with self._changed:
+            if self._state == "new":
+                self._thread.start()
+                self._state = "ready"
 
     def _warm(self, name: str, model: PretrainedModel) -> None:
         began = time.monotonic()
@@ -185,7 +188,8 @@ class Engine:
 
     async def drain(self, seconds: float) -> None:
         """Accept nothing more, and wait until what was accepted is answered, for at most so many seconds."""
-        self._state = "draining"
+        with self._changed:
+            self._state = "draining"
         until = time.monotonic() + seconds
         while self._requests and time.monotonic() < until:
             await asyncio.sleep(0.02)
@@ -193,11 +197,12 @@ class Engine:
 
     def close(self) -> None:
         """Drop what is not answered, and end the threads."""
-        self._state = "closed"
-        for request in list(self._requests):
-            self._end(request, Draining())
         with self._changed:
+            self._state = "closed"
+            left = list(self._requests)
             self._changed.notify()
+        for request in left:
+            self._end(request, Draining())
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -207,8 +212,6 @@ class Engine:
     def _accepted(self, name: str, texts: Sequence[Any], deadline: float | None) -> _Request:
         if name not in self.models:
             raise UserError(f"no model is called {name!r:.60}; there are {', '.join(self.models)}")
-        if not self.ready:
-            raise Draining
         most, count, size = self.options, max(1, len(texts)), _bytes(texts)
         for found, limit, noun in ((count, most.max_texts, "texts"), (size, most.max_bytes, "bytes of text")):
             if found > limit:
@@ -216,6 +219,8 @@ class Engine:
         seconds = most.deadline if deadline is None else min(deadline, most.deadline)
         request = _Request(name, count, size, time.monotonic() + seconds)
         with self._changed:
+            if not self.ready:
+                raise Draining
             held = self._requests
             if (
                 len(held) >= most.max_requests
@@ -252,17 +257,11 @@ class Engine:
                 self._seen.cancelled += 1
             self._end(request, _Cancelled())
             raise
-        except Late:
+        except (Late, Overloaded, Failed) as error:
             with self._changed:
-                self._seen.late += 1
-            raise
-        except Overloaded:
-            with self._changed:
-                self._seen.overloaded += 1
-            raise
-        except Failed:
-            with self._changed:
-                self._seen.failed += 1
+                self._seen.late += isinstance(error, Late)
+                self._seen.overloaded += isinstance(error, Overloaded)
+                self._seen.failed += isinstance(error, Failed)
             raise
         with self._changed:
             self._seen.answered += 1
