@@ -23,8 +23,7 @@ from bert_jax.config.serving import ServeConfig, is_loopback
 from bert_jax.errors import UserError
 from bert_jax.files import read_contents
 from bert_jax.tools.serving.bodies import Refusal
-from bert_jax.tools.serving.metrics import Metrics
-from bert_jax.tools.serving.service import retry_after
+from bert_jax.tools.serving.service import Metrics, retry_after
 
 VARIABLE = "BERT_JAX_TOKEN"
 """Environment variable with the token."""
