@@ -18,20 +18,8 @@ from bert_jax.config.heads import EmbeddingConfig, TokenVectors, WordVector
 from bert_jax.config.serving import EngineOptions
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.tools.serving.engine import (
-    Draining,
-    Embed,
-    Engine,
-    Failed,
-    FillMask,
-    Late,
-    NextSentence,
-    Overloaded,
-    Predict,
-    Rank,
-    Similarity,
-    TooLarge,
-)
+from bert_jax.tools.serving.engine import Draining, Engine, Failed, Late, Overloaded, TooLarge
+from bert_jax.tools.serving.questions import Embed, FillMask, NextSentence, Predict, Rank, Similarity
 from bert_jax.tools.serving.turns import Turn, Work
 
 # A norm's sums are those of a large batch from 4,096 numbers on, which 64 positions of this width have.

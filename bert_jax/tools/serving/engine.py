@@ -26,13 +26,7 @@ from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.pretrained.outputs import Output, Outputs
-from bert_jax.tools.serving.questions import Embed as Embed
-from bert_jax.tools.serving.questions import FillMask as FillMask
-from bert_jax.tools.serving.questions import NextSentence as NextSentence
-from bert_jax.tools.serving.questions import Predict as Predict
 from bert_jax.tools.serving.questions import Question, sequences_like
-from bert_jax.tools.serving.questions import Rank as Rank
-from bert_jax.tools.serving.questions import Similarity as Similarity
 from bert_jax.tools.serving.turns import Call, Turn, Turns, Work, settle
 
 Found = TypeVar("Found")
