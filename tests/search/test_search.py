@@ -412,7 +412,8 @@ def test_faiss_finds_what_the_exact_search_finds(engine):
 
 @pytest.mark.parametrize("dtype, size", [("int8", 16 + 4), ("binary", 2)])
 def test_an_index_of_few_bits(place, index, tmp_path, monkeypatch, capsys, dtype, size):
-    monkeypatch.setattr(indices, "load", lambda path: index.model)
+    model = index.model
+    monkeypatch.setattr(indices, "load", lambda path: model)
     few = indices.run_index(str(place), options(place, output=str(tmp_path / "index"), dtype=dtype))
     assert f"45 documents, vectors [16] in {dtype}, " in capsys.readouterr().out
     headers = 128
@@ -436,3 +437,5 @@ def test_an_index_of_few_bits(place, index, tmp_path, monkeypatch, capsys, dtype
 def test_signs_come_in_bytes():
     with pytest.raises(UserError, match="the vectors have 12 values; dtype=binary packs eight in a byte"):
         SignForm().check(np.zeros((2, 12), np.float32), "the vectors")
+    with pytest.raises(UserError, match="vectors cannot have vectors of 12 values, eight in a byte; make the index"):
+        SignForm().opened({"": pathlib.Path("vectors")}, 2, 12, "binary")

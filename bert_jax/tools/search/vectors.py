@@ -294,6 +294,8 @@ class SignForm(SingleForm):
         return 8 * super().width(files)
 
     def opened(self, files: Files, rows: int, width: int, dtype: str) -> np.ndarray:
+        if width % 8:
+            raise UserError(f"{files['']} cannot have vectors of {width} values, eight in a byte; {AGAIN}")
         return mapped(files[""], (rows, width // 8), "uint8")
 
     def taken(self, found: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
