@@ -119,29 +119,40 @@ class Engine:
         self._tokens: int = 0
         self._seen: Observed = Observed()
         self._state: str = "new"
+        self.warmed: tuple[int, int] = (0, 0)
+        """Shapes of batches that are compiled, and those that will be before questions are answered."""
         self._pool: concurrent.futures.ThreadPoolExecutor = concurrent.futures.ThreadPoolExecutor(
             self.options.threads, thread_name_prefix="answers"
         )
         self._thread: threading.Thread = threading.Thread(target=self._run, name="computes", daemon=True)
 
-    def start(self) -> None:
-        """Start the threads and compile every program; `ready` is true from then on."""
+    def start(self, told: Callable[[], None] = lambda: None) -> None:
+        """Start the threads and compile every program; `ready` is true from then on.
+
+        Args:
+          told: called whenever `warmed` has changed.
+        """
         _compiled()
-        for name, model in self.models.items():
-            self._warm(name, model)
+        shapes = [
+            (name, output, features)
+            for name, model in self.models.items()
+            for output, features in sequences_like(model, self.options.positions)
+        ]
+        for number, (name, output, features) in enumerate(shapes):
+            self.warmed = (number, len(shapes))
+            told()
+            self._warm(name, output, features)
+        self.warmed = (len(shapes), len(shapes))
         self._thread.start()
         self._state = "ready"
 
-    def _warm(self, name: str, model: PretrainedModel) -> None:
-        began = time.monotonic()
+    def _warm(self, name: str, output: Output, features: Features) -> None:
         turns = Turns(self.options.positions)
-        for output, features in sequences_like(model, self.options.positions):
-            turns.put(self._work(name, output, features))
-            while turns:
-                turn = turns.next()
-                assert isinstance(turn, Turn), "no call was put there"
-                turn.kind.output.rows(model.runner, turn.batch())
-        logging.info("%s is ready after %.1f s", name, time.monotonic() - began)
+        turns.put(self._work(name, output, features))
+        while turns:
+            turn = turns.next()
+            assert isinstance(turn, Turn), "no call was put there"
+            turn.kind.output.rows(self.models[name].runner, turn.batch())
 
     @property
     def ready(self) -> bool:
