@@ -57,6 +57,10 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(tmp_path)
         export_model(loaded(stored_model(ONE, (), tokenizer=None)), tmp_path / "out", to="stablehlo")
     with pytest.raises(UserError, match="must be onnx, stablehlo, saved_model"):
         export_model(loaded(stored_model(ONE, ())), tmp_path / "out", to="torchscript")
+    with pytest.raises(UserError, match="int4"):
+        export_model(loaded(stored_model(ONE, ())), tmp_path / "out", to="stablehlo", precision="int4")
+    with pytest.raises(UserError, match="writes to a local directory, not to gs://bucket/out"):
+        export_model(loaded(stored_model(ONE, ())), "gs://bucket/out", to="stablehlo")
     with pytest.raises(UserError, match="push and private are for to=huggingface"):
         convert("nowhere", tmp_path / "out", to="stablehlo", push="owner/name")
     with pytest.raises(UserError, match="precision=int8 is for programs"):

@@ -37,6 +37,7 @@ def models():
 def started(models):
     engine = Engine(models, OPTIONS)
     engine.start()
+    assert engine.warmed[0] == engine.warmed[1] > 0
     yield engine
     engine.close()
 

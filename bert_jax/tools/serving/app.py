@@ -154,7 +154,7 @@ def _about(service: Service) -> list[Path]:
 
     async def ready(_request: Request) -> Response:
         if not service.ready:
-            raise Refusal(503, "the server is about to end" if service.draining else "the models are not ready yet")
+            raise Refusal(503, "the server is about to end" if service.draining else service.warming)
         return JSONResponse({"status": "ready"})
 
     async def metrics(_request: Request) -> Response:
@@ -230,9 +230,10 @@ async def _refuse_unknown(request: Request, error: Exception) -> Response:
     """Answer what has no route, or not by this method."""
     assert isinstance(error, HTTPException)
     path, status = request.url.path, error.status_code
+    methods = (error.headers or {}).get("Allow", "another method")
     message = {
         404: f"there is nothing at {path:.100}; /docs lists what is",
-        405: f"{request.method:.20} is not how {path:.100} is asked; the header Allow says how",
+        405: f"{path:.100} is asked by {methods}, not by {request.method:.20}",
     }.get(status, error.detail)
     return refused(path, Refusal(status, message, headers=error.headers))
 

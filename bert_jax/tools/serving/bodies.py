@@ -166,7 +166,14 @@ def _begins(hint: Any, value: Any) -> bool:
 
 def _need(good: bool, place: str, value: Any, hint: Any) -> None:
     if not good:
-        raise Refusal(422, f"{place} is {_kind_of(value)}; expected {spelled(schema(hint, {}))}", place)
+        other = "another string" if isinstance(value, str) and _names_words(hint) else _kind_of(value)
+        raise Refusal(422, f"{place} is {other}; expected {spelled(schema(hint, {}))}", place)
+
+
+def _names_words(hint: Any) -> bool:
+    """Return whether a type has certain strings alone, or one of its alternatives does."""
+    hint, _ = _plain(hint)
+    return typing.get_origin(hint) is Literal or any(map(_names_words, typing.get_args(hint)))
 
 
 def _kind_of(value: Any) -> str:

@@ -106,6 +106,8 @@ class Engine:
     def __init__(self, models: Mapping[str, PretrainedModel], options: EngineOptions | None = None):
         self.models: Mapping[str, PretrainedModel] = dict(models)
         self.options: EngineOptions = options or EngineOptions()
+        self.warmed: tuple[int, int] = (0, 0)
+        """Shapes of batches that are compiled, and those that will be before questions are answered."""
         self._changed: threading.Condition = threading.Condition()
         # Changed under the lock of `_changed`:
         self._turns: Turns = Turns(self.options.positions)
@@ -119,26 +121,37 @@ class Engine:
         )
         self._thread: threading.Thread = threading.Thread(target=self._run, name="computes", daemon=True)
 
-    def start(self) -> None:
-        """Compile every program and start the threads; `ready` is true from then on, unless the engine ended before."""
+    def start(self, told: Callable[[], None] = lambda: None) -> None:
+        """Compile every program and start the threads; `ready` is true from then on, unless the engine ended before.
+
+        Args:
+          told: called whenever `warmed` has changed.
+        """
         _compiled()
-        for name, model in self.models.items():
-            self._warm(name, model)
+        shapes = [
+            (name, output, features)
+            for name, model in self.models.items()
+            for output, features in sequences_like(model, self.options.positions)
+        ]
+        for number, (name, output, features) in enumerate(shapes):
+            if self._state != "new":
+                return
+            self.warmed = (number, len(shapes))
+            told()
+            self._warm(name, output, features)
+        self.warmed = (len(shapes), len(shapes))
         with self._changed:
             if self._state == "new":
                 self._thread.start()
                 self._state = "ready"
 
-    def _warm(self, name: str, model: PretrainedModel) -> None:
-        began = time.monotonic()
+    def _warm(self, name: str, output: Output, features: Features) -> None:
         turns = Turns(self.options.positions)
-        for output, features in sequences_like(model, self.options.positions):
-            turns.put(self._work(name, output, features))
-            while turns:
-                turn = turns.next()
-                assert isinstance(turn, Turn), "no call was put there"
-                turn.kind.output.rows(model.runner, turn.batch())
-        logging.info("%s is ready after %.1f s", name, time.monotonic() - began)
+        turns.put(self._work(name, output, features))
+        while turns:
+            turn = turns.next()
+            assert isinstance(turn, Turn), "no call was put there"
+            turn.kind.output.rows(self.models[name].runner, turn.batch())
 
     @property
     def ready(self) -> bool:

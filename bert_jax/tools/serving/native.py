@@ -204,19 +204,22 @@ async def texts_of(service: Service, model: PretrainedModel, inputs: Any, field:
     """
     if isinstance(inputs, list) and inputs and isinstance(inputs[0], int):
         inputs = [inputs]
-    found = _list(inputs)
+    found, tokenizer = _list(inputs), model.need_tokenizer()
     service.several(found, field)
     if isinstance(found[0], str):
         return found
-    tokenizer = model.need_tokenizer()
-    for ids in found:
-        if not ids or not 0 <= min(ids) <= max(ids) < tokenizer.vocab_size:
-            raise Refusal(422, f"ids of tokens are from 0 to {tokenizer.vocab_size - 1}, at least one", field)
+    _check_ids(found, tokenizer, field)
     texts = await asyncio.to_thread(_decoded, tokenizer, found)
     if (longest := max(map(len, texts))) > service.config.max_characters:
         most = service.config.max_characters
         raise Refusal(413, f"the text of {field} has {longest} characters, and at most {most} are read", field)
     return texts
+
+
+def _check_ids(rows: list[list[int]], tokenizer: Tokenizer, field: str) -> None:
+    most = tokenizer.vocab_size
+    if any(not ids or not 0 <= min(ids) <= max(ids) < most for ids in rows):
+        raise Refusal(422, f"ids of tokens are from 0 to {most - 1}, at least one", field)
 
 
 def _decoded(tokenizer: Tokenizer, rows: list[list[int]]) -> list[str]:
@@ -508,9 +511,7 @@ async def decode(service: Service, name: str, body: DecodeBody) -> list[str]:
     """The text of each list of ids."""
     rows: Any = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
     service.several(rows, "ids")
-    most = service.engine.models[name].need_tokenizer().vocab_size
-    if any(not row or not 0 <= min(row) <= max(row) < most for row in rows):
-        raise Refusal(422, f"ids of tokens are from 0 to {most - 1}, at least one", "ids")
+    _check_ids(rows, service.engine.models[name].need_tokenizer(), "ids")
     return await service.ask(name, _Decoded(rows, body.skip_special_tokens))
 
 

@@ -76,7 +76,8 @@ def playground_routes(engine: Engine, config: ServeConfig) -> list[Route]:
     async def about(_request: Request) -> Response:
         models = {name: described(model) for name, model in engine.models.items()}
         documents = None if index is None else len(index[1])
-        return JSONResponse({"ready": engine.ready, "models": models, "study": figures, "index": documents})
+        found = {"ready": engine.ready, "warmed": engine.warmed, "models": models}
+        return JSONResponse({**found, "study": figures, "index": documents})
 
     async def search(request: Request) -> Response:
         query = checked((await _asked(request, Search)).query, "query")

@@ -27,6 +27,7 @@ from bert_jax.tools.serving.service import Service
 WARMING = "compiling (warm-up)"
 """Name of the thread that compiles; `console.leave` ends a process whose thread is called so without waiting for it."""
 BACKLOG = 2048  # connections that wait to be accepted
+TELL_SECONDS = 5  # between two lines that say how far the warm-up is
 AFTER_DRAIN = 2  # seconds in which what has been answered is sent, before connections are closed
 SLOWEST = 4096
 """Bytes of a large answer that a client takes in a second, at least."""
@@ -123,9 +124,17 @@ class Server(uvicorn.Server):
         threading.Thread(target=self._warm_up, name=WARMING, daemon=True).start()
 
     def _warm_up(self) -> None:
-        began = time.monotonic()
+        began = said = time.monotonic()
+
+        def told() -> None:
+            nonlocal said
+            if self.options.access_log and time.monotonic() - said >= TELL_SECONDS:
+                said, (done, shapes) = time.monotonic(), self.engine.warmed
+                line = f"compiling: {done} of {shapes} shapes of batches after {said - began:.0f} s"
+                print(line, file=sys.stderr, flush=True)
+
         try:
-            self.engine.start()
+            self.engine.start(told)
         except BaseException as failure:
             self._failure.append(failure)
             self.should_exit = True

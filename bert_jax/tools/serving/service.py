@@ -194,6 +194,12 @@ class Service:
         """Whether new questions are answered at once."""
         return self.engine.ready and not self.draining
 
+    @property
+    def warming(self) -> str:
+        """How far the start is, in words."""
+        done, shapes = self.engine.warmed
+        return f"the models are not ready yet: {done} of {shapes} shapes of batches are compiled"
+
     def served(self, name: str) -> list[str]:
         """Return the routes that a model answers."""
         return [route.path for route in self.routes if route.able(self.engine.models[name])]
@@ -235,7 +241,7 @@ class Service:
         if self.draining:
             raise Draining
         if not self.engine.ready:
-            raise Refusal(503, "the models are not ready yet; /ready says when", headers=retry_after(1))
+            raise Refusal(503, f"{self.warming}; /ready says when", headers=retry_after(1))
         return await self.engine.ask(name, question)
 
 
