@@ -197,7 +197,7 @@ def _counted(question: Question, texts: Any, model: PretrainedModel, truncate: b
     return Counted(question, texts, longest_text(model), truncate is not False)
 
 
-async def texts_of(service: Service, model: PretrainedModel, inputs: Any, field: str = "inputs") -> list[str]:
+async def texts_of(service: Service, model: PretrainedModel, inputs: Any) -> list[str]:
     """Return the texts of a request, which may also be ids of tokens, one list or several.
 
     Ids are turned into text, as in text-embeddings-inference, so that special tokens are in their places.
@@ -205,14 +205,14 @@ async def texts_of(service: Service, model: PretrainedModel, inputs: Any, field:
     if isinstance(inputs, list) and inputs and isinstance(inputs[0], int):
         inputs = [inputs]
     found, tokenizer = _list(inputs), model.need_tokenizer()
-    service.several(found, field)
+    service.several(found, "inputs")
     if isinstance(found[0], str):
         return found
-    _check_ids(found, tokenizer, field)
-    texts = await asyncio.to_thread(_decoded, tokenizer, found)
+    _check_ids(found, tokenizer, "inputs")
+    texts = await asyncio.to_thread(_decoded, tokenizer, found, without_specials=True)
     if (longest := max(map(len, texts))) > service.config.max_characters:
         most = service.config.max_characters
-        raise Refusal(413, f"the text of {field} has {longest} characters, and at most {most} are read", field)
+        raise Refusal(413, f"the text of inputs has {longest} characters, and at most {most} are read", "inputs")
     return texts
 
 
@@ -222,8 +222,9 @@ def _check_ids(rows: list[list[int]], tokenizer: Tokenizer, field: str) -> None:
         raise Refusal(422, f"ids of tokens are from 0 to {most - 1}, at least one", field)
 
 
-def _decoded(tokenizer: Tokenizer, rows: list[list[int]]) -> list[str]:
-    return [tokenizer.decode(each for each in ids if each not in tokenizer.special_ids) for ids in rows]
+def _decoded(tokenizer: Tokenizer, rows: list[list[int]], without_specials: bool) -> list[str]:
+    left_out = set(tokenizer.special_ids) if without_specials else ()
+    return [tokenizer.decode(each for each in ids if each not in left_out) for ids in rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -496,15 +497,13 @@ class _Decoded:
     """Texts of ids."""
 
     ids: list[list[int]]
-    skip: bool
+    without_specials: bool
 
     def texts(self) -> list[list[int]]:
         return self.ids
 
     def answer(self, model: PretrainedModel) -> list[str]:
-        tokenizer = model.need_tokenizer()
-        left_out = set(tokenizer.special_ids) if self.skip else ()
-        return [tokenizer.decode(each for each in row if each not in left_out) for row in self.ids]
+        return _decoded(model.need_tokenizer(), self.ids, self.without_specials)
 
 
 async def decode(service: Service, name: str, body: DecodeBody) -> list[str]:
