@@ -753,8 +753,8 @@ def _answer(commands: Commands, words: list[str]) -> int | None:
 
 
 def _without_texts(words: list[str]) -> list[str]:
-    """Return the words of a command without the texts among them, which may begin like a path."""
-    text = re.compile(r"--(text|pair)=|.*(\s|\[MASK\]|<mask>)")
+    """Return the words of a command without the texts and web addresses among them, which may begin like a path."""
+    text = re.compile(r"--(text|pair|allowed_origins|allowed_hosts)=|.*(\s|\[MASK\]|<mask>)")
     before = ["", *words]
     return [word for number, word in enumerate(words) if not text.match(word) and not text.match(f"{before[number]}=")]
 

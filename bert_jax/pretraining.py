@@ -29,7 +29,6 @@ from bert_jax.checkpoints.workdir import (
     has_checkpoint,
     open_workdir,
     read_json,
-    read_settings,
     refused_changes,
     resumable,
     with_commits,
@@ -40,11 +39,8 @@ from bert_jax.config.objective import MaskedWords
 from bert_jax.config.options import (
     differing_options,
     from_dict,
-    from_record,
     is_elastic,
     lengthens,
-    not_of_pretraining,
-    options_recorded,
     to_dict,
 )
 from bert_jax.config.pretraining import traced_steps
@@ -97,7 +93,7 @@ from bert_jax.training.run import (
 from bert_jax.training.state import Replicas, TrainState, abstract_state, create_state, reset_moments
 from bert_jax.training.step import Program, peak_flops
 from bert_jax.training.trackers import Profiler, trackers
-from bert_jax.training_data import held_out_examples, open_corpus
+from bert_jax.training_data import held_out_examples, open_corpus, read_config
 
 MakeObjective = Callable[[BertForPreTraining, Config], Objective]
 """Makes what is trained for, or measured, from the model and the configuration."""
@@ -638,19 +634,6 @@ def _first_state(problem: Problem, signals: StopSignals) -> tuple[TrainState, Po
     if "optimizer" in learner.given:  # it may keep something that depends on the parameters
         state = reset_moments(state, learner.optimizer)
     return state, Position(), report
-
-
-def read_config(path: str | os.PathLike[str]) -> Config:
-    """Return the configuration that the run in work directory `path` was last started with.
-
-    Raises:
-      UserError: there is no config.json, it is that of something else, it is damaged, or another version of bert_jax
-        wrote it.
-    """
-    settings = read_settings(path)
-    if other := not_of_pretraining(settings):
-        raise UserError(f"{os.fspath(path)} holds {other}; give the work directory of a run of `bert-jax pretrain`")
-    return from_record(Config, options_recorded(settings), f"{epath.Path(path) / 'config.json'}")
 
 
 def _check_pretraining(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:

@@ -1,13 +1,17 @@
-"""The data that a configuration describes: the stores that it names, opened and compared, and their examples."""
+"""The configuration of a run, and the data that it describes: the stores that it names, and their examples."""
 
 import dataclasses
 import logging
+import os
 from collections.abc import Iterable
 
 import numpy as np
+from etils import epath
 
+from bert_jax.checkpoints.workdir import read_settings
 from bert_jax.config import Config, DataConfig, Phase, resolve_phases
 from bert_jax.config.checks import MixturePart, resolve_mixtures, training_paths
+from bert_jax.config.options import from_record, not_of_pretraining, options_recorded
 from bert_jax.data.examples import StoreExamples
 from bert_jax.data.mixtures import Corpus, HeldOut, Mixture, check_epoch
 from bert_jax.data.store import Store, open_store
@@ -47,6 +51,19 @@ def held_out_examples(config: Config, phase: Phase, held_out: Iterable[HeldOut])
     """
     alone = dataclasses.replace(phase, packed=False)
     return {each.name: Examples(each.store, config, alone, each.split, EVALUATION_SEED) for each in held_out}
+
+
+def read_config(path: str | os.PathLike[str]) -> Config:
+    """Return the configuration that the run in work directory `path` was last started with.
+
+    Raises:
+      UserError: there is no config.json, it is that of something else, it is damaged, or another version of bert_jax
+        wrote it.
+    """
+    settings = read_settings(path)
+    if other := not_of_pretraining(settings):
+        raise UserError(f"{os.fspath(path)} holds {other}; give the work directory of a run of `bert-jax pretrain`")
+    return from_record(Config, options_recorded(settings), f"{epath.Path(path) / 'config.json'}")
 
 
 def open_corpus(config: Config) -> Corpus:

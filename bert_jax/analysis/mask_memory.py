@@ -33,9 +33,8 @@ from bert_jax.config.options import to_dict
 from bert_jax.data.examples import Batch
 from bert_jax.errors import UserError, at_least
 from bert_jax.pretrained.model import PretrainedModel, load
-from bert_jax.pretraining import read_config
 from bert_jax.progress import progress_bar
-from bert_jax.training_data import Examples, open_corpus
+from bert_jax.training_data import Examples, open_corpus, read_config
 
 
 @dataclasses.dataclass(frozen=True)

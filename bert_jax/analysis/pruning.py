@@ -373,17 +373,19 @@ def _told(result: Pruning) -> list[Table]:
 PRUNE = results.Analysis("prune", Pruning, _told, {"prune": draw_pruning})
 
 
-def run_prune(path: str, options: PruneConfig) -> None:
+def run_prune(path: str, options: PruneConfig, fine_tune: results.FineTune) -> None:
     """Take layers away, print and draw what is lost, and write the smaller model into the output."""
     model = load(path)
-    score = _score(model, options)
+    score = _score(model, options, fine_tune)
     given = {"score": score, "score_name": "" if score is None else score.name}
     compute = results.call_with(prune, options, model, depth=options.depth, **given)
     result = PRUNE.run_on_texts(options, [model], compute, options.task_data)
     _write_model(keep_layers(model, result.layers), result, epath.Path(options.output) / "model")
 
 
-def _score(model: PretrainedModel, options: PruneConfig) -> results.TaskScore | results.FineTunedScore | None:
+def _score(
+    model: PretrainedModel, options: PruneConfig, fine_tune: results.FineTune
+) -> results.TaskScore | results.FineTunedScore | None:
     """Return what measures a task: the model as it is if it has been fine-tuned, else its fine-tuning."""
     if not options.task_data:
         return None
@@ -397,7 +399,7 @@ def _score(model: PretrainedModel, options: PruneConfig) -> results.TaskScore | 
         )
     own = dataclasses.replace(task_defaults(options.task).data, dir=options.task_data)
     given = {name: getattr(options, name) for name in ("epochs", "learning_rate", "seeds", "seed")}
-    return results.FineTunedScore(options.task, own, epath.Path(options.output) / "fine_tuned", **given)
+    return results.FineTunedScore(options.task, own, epath.Path(options.output) / "fine_tuned", fine_tune, **given)
 
 
 def _write_model(smaller: PretrainedModel, result: Pruning, directory: epath.Path) -> None:

@@ -40,7 +40,6 @@ from bert_jax.config.tasks import DataSourceConfig
 from bert_jax.corpus.readers import find_sources
 from bert_jax.errors import UserError
 from bert_jax.files import checksum, near_path, read_object, sealed, unsealed, write_atomically
-from bert_jax.finetuning.loop import finetune
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tasks import task_data
 
@@ -355,6 +354,10 @@ class FineTuned:
     """All metrics of the run with the best one."""
 
 
+FineTune = Callable[[FinetuneConfig], Any]
+"""`bert_jax.finetune`, which a command gives: an analysis does not know the loops that train."""
+
+
 class FineTunedScore:
     """A `score` for `prune`: a model is fine-tuned, and what it then reaches on the dev set counts.
 
@@ -367,11 +370,12 @@ class FineTunedScore:
         task: str,
         data: DataSourceConfig,
         directory: str | os.PathLike[str],
+        fine_tune: FineTune,
         **options: Any,
     ):
-        """Take a task, its files, a directory for the results, and fields of FinetuneConfig."""
+        """Take a task, its files, a directory for the results, what fine-tunes, and fields of FinetuneConfig."""
         self._config: FinetuneConfig = dataclasses.replace(task_defaults(task), data=data, **options)
-        self._directory = epath.Path(directory)
+        self._directory, self._fine_tune = epath.Path(directory), fine_tune
         self.name: str = f"{task}, fine-tuned"
 
     def __call__(self, model: PretrainedModel) -> float:
@@ -397,7 +401,7 @@ class FineTunedScore:
             workdir=os.fspath(place / "run"),
             options=dataclasses.replace(self._config.options, max_length=length),
         )
-        result = finetune(config)
+        result = self._fine_tune(config)
         if result.exit_code:
             raise SystemExit(result.exit_code)
         if not result.results:

@@ -6,6 +6,7 @@ models (evaluate, inspect, fine-tune, predict, convert).
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -437,6 +438,7 @@ def analyze(arguments: list[str]) -> None:
     from bert_jax.analysis.spelling import run_noise
     from bert_jax.analysis.vector_tasks import run_vectors
     from bert_jax.analysis.words import run_similarity
+    from bert_jax.finetuning.loop import finetune
 
     runs = {
         "attention": run_attention,
@@ -447,7 +449,7 @@ def analyze(arguments: list[str]) -> None:
         "probe": run_probe,
         "mask_gap": run_mask_gap,
         "noise": run_noise,
-        "prune": run_prune,
+        "prune": functools.partial(run_prune, fine_tune=finetune),
         "similarity": run_similarity,
         "vectors": run_vectors,
     }

@@ -12,6 +12,7 @@ from bert_jax.config.heads import Pooling
 from bert_jax.config.options import check_effects, check_kinds, check_numbers, from_dict, kinds, option, to_dict
 from bert_jax.errors import UserError, at_least, need_no_negative, need_share
 
+VectorType = Literal["float32", "float16", "int8", "binary"]
 MOST_LINKS = 4096
 """The most links of a vector, of which 12 to 64 are usual."""
 DEPTH = 100
@@ -57,8 +58,10 @@ class IndexConfig:
     max_length: int | None = None
     """Maximum number of tokens of a text; a longer one is cut. Of a model with a vector for each token, of documents
     alone. None: as many as the model reads."""
-    dtype: Literal["float32", "float16"] = "float32"
-    """Data type of the stored vectors. float16 takes half the space and changes a cosine by at most about 0.001."""
+    dtype: VectorType = "float32"
+    """Data type of the stored vectors. float16 takes half the space and changes a cosine by at most about 0.001. For
+    one vector per text, int8 takes a quarter, with a scale for each vector, and binary a 32nd: the sign of each value,
+    which is multiplied with the value of the query."""
     block: int = 16_384
     """Number of documents in one file: what an interruption may lose, and what a search reads at once."""
     batch_size: int = 32

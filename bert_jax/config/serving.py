@@ -139,7 +139,7 @@ def named_models(words: Iterable[str]) -> dict[str, str]:
         if not name or not place:
             raise UserError(f"{word!r:.100} must be a model, or NAME=MODEL")
         if name in found:
-            raise UserError(f"two models are called {name}; give the names too, as NAME=MODEL")
+            raise UserError(f"two models are called {name}; give each a name of its own, as NAME=MODEL")
         found[name] = place
     return found
 

@@ -9,8 +9,8 @@ With shared rows, a row holds several sequences: the same sequences as in padded
 sequence goes where it leaves the least room, the longest first (best fit decreasing). The sequences of a batch and
 their weights are the same as without sharing; only dropout falls on other elements.
 
-Texts that a model encodes outside a task (`PackedBatches`) also come in few shapes, so that a jitted model compiles a
-few times and not once per length.
+Texts that a model encodes outside a task (`PackedBatches`; on a CPU those of pretrained/outputs.py) also come in few
+shapes, so that a jitted model compiles a few times and not once per length.
 """
 
 import collections
@@ -756,7 +756,8 @@ def filled(
 WIDTHS = (64, 96, 128)
 """Positions of rows for several texts: attention takes longer in wider ones, but less stays empty."""
 ALIKE = 512
-"""Positions of a row to all of which attention takes about as long as the products of a layer, on a CPU."""
+"""Positions of a row to all of which attention takes about as long as the products of a layer. Measured on a CPU, where
+rows are those of pretrained/outputs.py now; an accelerator's is not measured."""
 
 
 def as_features(rows: list[tuple[np.ndarray, np.ndarray]], longest: int) -> Features:

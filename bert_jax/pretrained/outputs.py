@@ -185,6 +185,7 @@ def rows_of_batch(needed: int, most: int) -> int:
 
 
 def most_rows(width: int, positions: int) -> int:
+    """Return the most rows of a batch of so many positions, at least one."""
     return max(1, positions // width)
 
 

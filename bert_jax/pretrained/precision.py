@@ -32,7 +32,8 @@ def quantize_embeddings(vectors: ArrayLike, precision: VectorPrecision, ranges: 
         these.
 
     Raises:
-      UserError: the vectors are no matrix of numbers, the ranges do not fit them, or there is no such precision.
+      UserError: the vectors are no matrix of finite numbers, the ranges do not fit them or are needed, as of one vector
+        in int8, or there is no such precision.
     """
     values = np.asarray(vectors)
     if values.ndim != 2 or values.dtype.kind != "f":
@@ -42,6 +43,8 @@ def quantize_embeddings(vectors: ArrayLike, precision: VectorPrecision, ranges: 
         )
     if precision not in get_args(VectorPrecision):
         raise UserError(f"precision={precision!r:.40} must be {', '.join(get_args(VectorPrecision))}")
+    if not np.isfinite(values).all():
+        raise UserError("vectors with NaN or infinite values cannot be quantized; look at the texts or the model")
     if precision == "float32":
         return values.astype(np.float32)
     if precision in ("binary", "ubinary"):
@@ -49,6 +52,8 @@ def quantize_embeddings(vectors: ArrayLike, precision: VectorPrecision, ranges: 
         return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
     if ranges is None and not len(values):
         return np.zeros(values.shape, precision)
+    if ranges is None and len(values) == 1:
+        raise UserError(f"one vector has no ranges to divide; give ranges=, those of the documents, for {precision}")
     least, greatest = _checked(value_ranges(values) if ranges is None else ranges, values.shape[1])
     steps = (greatest - least) / STEPS
     levels = np.clip(np.floor((values - least) / np.where(steps == 0, 1, steps)), 0, STEPS)

@@ -30,12 +30,12 @@ from bert_jax.files import is_remote
 from bert_jax.finetuning.plan import plan as planned_runs
 from bert_jax.finetuning.programs import make_programs, task_loss
 from bert_jax.pretrained.model import load
-from bert_jax.pretraining import default_objective, make_learner, read_config
+from bert_jax.pretraining import default_objective, make_learner
 from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.metrics import read_rows
 from bert_jax.training.reporter import say, show
-from bert_jax.training_data import held_out_examples, open_corpus
+from bert_jax.training_data import held_out_examples, open_corpus, read_config
 
 
 @dataclasses.dataclass(frozen=True)

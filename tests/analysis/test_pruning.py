@@ -23,7 +23,7 @@ from small_pretraining import nothing_held_out, pretrain, run_config
 from task_models import WINDOWS, families, model_of, write_model
 
 import bert_jax
-from bert_jax.analysis import cka, draw_pruning, head_behaviour, heads, keep_layers, prune, pruning, results
+from bert_jax.analysis import cka, draw_pruning, head_behaviour, heads, keep_layers, prune, pruning
 from bert_jax.analysis.texts import in_batches, mask_words, word_scores
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import ModelConfig, PhaseConfig
@@ -307,7 +307,7 @@ def test_a_pre_trained_model_is_fine_tuned_once_for_every_set_of_layers(tmp_path
     scores = {json.loads(file.read_text())["result"]["score"] for file in files}
     assert {score for curve in result["curves"] for score in curve["score"]} == scores
     (tmp_path / "out" / "result.json").unlink()
-    monkeypatch.setattr(results, "finetune", None)
+    monkeypatch.setattr("bert_jax.finetuning.loop.finetune", None)
     assert run(home, tmp_path / "out", *words, model="pretrained") == 0
     assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["curves"] == result["curves"]
 
@@ -496,8 +496,7 @@ def test_what_cannot_work_is_one_line(model, tmp_path):
 def test_the_files_of_a_task_are_of_its_kind(task):
     """`check_finetune` refuses those of another, which no option of `analyze prune` could change."""
     pretrained = types.SimpleNamespace(head=None, path="model")
-    score = pruning._score(
-        pretrained, PruneConfig(depth=1, input="texts", task=task, task_data="files", output="pruned")
-    )
+    options = PruneConfig(depth=1, input="texts", task=task, task_data="files", output="pruned")
+    score = pruning._score(pretrained, options, bert_jax.finetune)
     assert score._config.data.dir == "files"
     check_kinds(score._config)

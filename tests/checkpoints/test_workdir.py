@@ -26,8 +26,8 @@ from bert_jax.cli.evaluate import default_config
 from bert_jax.config import OptimizerConfig, PhaseConfig
 from bert_jax.errors import UserError
 from bert_jax.ownership import Owner
-from bert_jax.pretraining import read_config
 from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.training_data import read_config
 
 
 def test_a_new_run(tmp_path, tokenizer):

@@ -394,8 +394,10 @@ def test_places_that_nothing_here_opens_are_refused_by_every_command_and_functio
             for words in ([f"--{name}=hf://owner/name"], [f"--{name}", "hf://owner/name"]):
                 assert "neither places to write to" in refusal(capsys, command, *words)
     seen = []
-    for command in ("fill-mask", "predict", "analyze"):
+    for command in ("fill-mask", "predict", "analyze", "serve"):
         monkeypatch.setitem(cli.COMMANDS, command, seen.append)
+    succeed(*"serve run --allowed_origins=https://a.org,http://b.org:80 --allowed_hosts=http://a".split())
+    assert seen.pop(), "it says by itself what a host is"
     for words in ("fill-mask run http://x.org/[MASK]", "predict run --text=s3://a", "analyze attention --pair s3://a"):
         succeed(*words.split())
     succeed("predict", "run", "--text", "http://x.org is a page")

@@ -1,6 +1,7 @@
 """The function of a model that is exported: its outputs, and its program for every batch and length."""
 
 import dataclasses
+import functools
 
 import jax
 import model_type_exports
@@ -126,14 +127,16 @@ def test_vectors_that_are_not_supported_are_refused():
 
 
 def test_rows_by_distance_are_the_same_for_a_length_that_is_not_known():
-    for buckets, reach in ((None, 5), (6, 12), (256, 512)):
-        row = lambda distances, buckets=buckets, reach=reach: relative_rows(distances, reach, buckets)
-        (length,) = export.symbolic_shape("length")
-        rows = export.export(jax.jit(lambda x, row=row, reach=reach: rows_of_distances(x.shape[0], row, reach)))
-        program = rows(jax.ShapeDtypeStruct((length,), np.int32))
-        for known in (1, 4, 700):
-            found = program.call(np.zeros(known, np.int32))
-            np.testing.assert_array_equal(found, rows_of_distances(known, row, reach))
+    (length,) = export.symbolic_shape("length")
+    tables = [
+        (functools.partial(relative_rows, max_distance=reach, buckets=buckets), reach)
+        for buckets, reach in ((None, 5), (6, 12), (256, 512))
+    ]
+    of_length = lambda x: [rows_of_distances(x.shape[0], *table) for table in tables]
+    program = export.export(jax.jit(of_length))(jax.ShapeDtypeStruct((length,), np.int32))
+    for known in (1, 700):
+        for found, table in zip(program.call(np.zeros(known, np.int32)), tables, strict=True):
+            np.testing.assert_array_equal(found, rows_of_distances(known, *table))
 
 
 def test_texts_that_are_compared_have_odd_lengths():

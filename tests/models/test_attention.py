@@ -73,6 +73,22 @@ def test_every_combination_of_restrictions_equals_numpy(names):
     assert error[~blind].max() < 1e-5 and error.max() < 5e-3
 
 
+def test_a_row_alone_has_the_bits_that_it_has_in_a_batch():
+    """Answers of a server do not depend on who else asks. The sizes are those of published models."""
+    length = 192
+    query, key, value = np.random.default_rng(5).standard_normal((3, 2, length, 12, 32)).astype(np.float32)
+    padding = np.arange(length)[None] < np.array([[length - 5], [length]])
+
+    @jax.jit
+    def attended(query, key, value, padding):
+        return attention(query, key, value, AttentionMask(padding=padding), collect=True)
+
+    for alone, both in zip(
+        attended(query[:1], key[:1], value[:1], padding[:1]), attended(query, key, value, padding), strict=True
+    ):
+        assert alone.shape[0] == 1 and np.array_equal(alone, both[:1])
+
+
 def test_gradients_of_queries_and_of_a_bias_equal_finite_differences():
     query, key, value = projections()
     shared = np.random.default_rng(4).standard_normal((1, 1, LENGTH, LENGTH)).astype(np.float32)

@@ -25,7 +25,6 @@ from bert_jax.config.pretraining import DescribeConfig, StatusConfig
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.ownership import Owner, live_owner
-from bert_jax.pretraining import read_config
 from bert_jax.tools import description
 from bert_jax.tools.description import (
     SHARES,
@@ -38,6 +37,7 @@ from bert_jax.tools.description import (
 )
 from bert_jax.tools.status import LOST, RunHistory, goodput, read_run, run_status, status
 from bert_jax.training.metrics import Metrics, Rates, WallTime, read_rows
+from bert_jax.training_data import read_config
 
 
 @pytest.fixture

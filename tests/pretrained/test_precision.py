@@ -39,3 +39,9 @@ def test_what_are_no_vectors_is_refused():
         quantize_embeddings(VECTORS, "int8", np.zeros((2, 4)))
     with pytest.raises(UserError, match="precision='int4' must be"):
         quantize_embeddings(VECTORS, "int4")
+    with pytest.raises(UserError, match="one vector has no ranges"):
+        quantize_embeddings(VECTORS[:1], "int8")
+    for value in (np.nan, np.inf):
+        for precision in ("int8", "binary", "float32"):
+            with pytest.raises(UserError, match="NaN or infinite"):
+                quantize_embeddings(VECTORS + np.float32(value), precision)

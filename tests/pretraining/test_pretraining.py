@@ -36,14 +36,13 @@ from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.pretrained.model import load
-from bert_jax.pretraining import read_config
 from bert_jax.tools.doctor import run_doctor
 from bert_jax.training.events import Events, read_events
 from bert_jax.training.metrics import Metrics, read_rows
 from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import create_state
 from bert_jax.training.step import Program
-from bert_jax.training_data import Examples, open_corpus
+from bert_jax.training_data import Examples, open_corpus, read_config
 
 
 @pytest.mark.parametrize("seconds, times", [pytest.param(1e9, 1, marks=pytest.mark.slow), (-1, 3)])

@@ -41,9 +41,10 @@ from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.block import FeedForward
 from bert_jax.models.layers import gelu_tanh
-from bert_jax.pretraining import default_objective, make_learner, pretrain, read_config
+from bert_jax.pretraining import default_objective, make_learner, pretrain
 from bert_jax.training.learner import attention_of
 from bert_jax.training.metrics import read_rows
+from bert_jax.training_data import read_config
 
 
 def with_teacher(config, path):

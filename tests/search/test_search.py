@@ -22,7 +22,7 @@ from bert_jax.tasks import ranking
 from bert_jax.tools.search import engines, search
 from bert_jax.tools.search import index as indices
 from bert_jax.tools.search.beir import Document
-from bert_jax.tools.search.vectors import SingleForm
+from bert_jax.tools.search.vectors import SignForm, SingleForm
 
 SMALL = dataclasses.replace(CONFIG, num_layers=1)
 TEXTS = random_texts(45)
@@ -408,3 +408,34 @@ def test_faiss_finds_what_the_exact_search_finds(engine):
     vectors[5, 5] = np.nan
     with pytest.raises(UserError, match="a vector is not finite: the index is damaged"):
         engines.finder(engine, SingleForm(), [vectors])
+
+
+@pytest.mark.parametrize("dtype, size", [("int8", 16 + 4), ("binary", 2)])
+def test_an_index_of_few_bits(place, index, tmp_path, monkeypatch, capsys, dtype, size):
+    model = index.model
+    monkeypatch.setattr(indices, "load", lambda path: model)
+    few = indices.run_index(str(place), options(place, output=str(tmp_path / "index"), dtype=dtype))
+    assert f"45 documents, vectors [16] in {dtype}, " in capsys.readouterr().out
+    headers = 128
+    files = (tmp_path / "index" / "vectors").iterdir()
+    assert sum(file.stat().st_size - headers for file in files) == len(TEXTS) * size
+    exact, stored = index.vectors_of(range(45)), few.vectors_of(range(45))
+    if dtype == "int8":
+        assert np.all(np.abs(stored - exact) <= np.abs(exact).max(axis=1, keepdims=True) / 127 / 2 + 1e-6)
+    else:
+        np.testing.assert_array_equal(stored, np.where(exact > 0, 0.25, -0.25))
+    queries = few.embed(list(QUERIES.values()))
+    scores, numbers = few.nearest(queries, 45)
+    np.testing.assert_allclose(scores, whole_ranking(queries, stored)[0], atol=1e-6)
+    np.testing.assert_allclose(scores, np.take_along_axis(queries @ stored.T, numbers, axis=1), atol=1e-6)
+    with pytest.raises(
+        UserError, match="engine=faiss is for one vector per text of float32 or float16, .* has vectors of"
+    ):
+        bert_jax.SearchIndex(tmp_path / "index", engine=FaissFlat())
+
+
+def test_signs_come_in_bytes():
+    with pytest.raises(UserError, match="the vectors have 12 values; dtype=binary packs eight in a byte"):
+        SignForm().check(np.zeros((2, 12), np.float32), "the vectors")
+    with pytest.raises(UserError, match="vectors cannot have vectors of 12 values, eight in a byte; make the index"):
+        SignForm().opened({"": pathlib.Path("vectors")}, 2, 12, "binary")

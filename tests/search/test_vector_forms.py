@@ -178,6 +178,8 @@ def test_an_index_of_each_form(place, index, tmp_path, monkeypatch, capsys):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(UserError, match="normalize=False is for one vector per text, and model gives .*; leave it out"):
         indices.run_index(str(place), options(place, output=str(tmp_path / "new"), normalize=False))
+    with pytest.raises(UserError, match="dtype=binary is for one vector per text, and model gives .*; use --dtype=flo"):
+        indices.run_index(str(place), options(place, output=str(tmp_path / "new"), dtype="binary"))
     assert not (tmp_path / "new").exists()
 
 
@@ -188,7 +190,8 @@ def test_commands_on_each_form(place, index, tmp_path, capsys):
     succeed("search", place / "index", *words, "--bm25=False")
     assert "vectors" in capsys.readouterr().out
     said = refusal(capsys, "search", place / "index", "cats", "--engine=faiss_ivf")
-    assert f"engine=faiss_ivf is for one vector per text, and the index has {index.form.noun}; leave it out" in said
+    assert "engine=faiss_ivf is for one vector per text of float32 or float16, and the index " in said
+    assert f"has {index.form.noun}; leave it out" in said
     given = dict(queries=f"{place}/queries.jsonl", qrels=f"{place}/qrels.tsv", output=f"{tmp_path}/mined.jsonl")
     search.run_mine(str(place / "index"), MineConfig(**given, negatives=1, margin=1.0))
     for line in (tmp_path / "mined.jsonl").read_text().splitlines():

@@ -18,26 +18,14 @@ from bert_jax.config.heads import EmbeddingConfig, TokenVectors, WordVector
 from bert_jax.config.serving import EngineOptions
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.tools.serving.engine import (
-    Draining,
-    Embed,
-    Engine,
-    Failed,
-    FillMask,
-    Late,
-    NextSentence,
-    Overloaded,
-    Predict,
-    Rank,
-    Similarity,
-    TooLarge,
-)
+from bert_jax.tools.serving.engine import Draining, Engine, Failed, Late, Overloaded, TooLarge
+from bert_jax.tools.serving.questions import Embed, FillMask, NextSentence, Predict, Rank, Similarity
 from bert_jax.tools.serving.turns import Turn, Work
 
 # A norm's sums are those of a large batch from 4,096 numbers on, which 64 positions of this width have.
 SIZES = dataclasses.replace(CONFIG, hidden_size=64, num_layers=2, intermediate_size=128, max_position_embeddings=100)
 LABELS = HeadConfig(labels=("a", "b", "c"))
-OPTIONS = EngineOptions(positions=256, deadline=60)
+OPTIONS = EngineOptions(positions=128, deadline=60)  # few shapes to compile
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +37,7 @@ def models():
 def started(models):
     engine = Engine(models, OPTIONS)
     engine.start()
+    assert engine.warmed[0] == engine.warmed[1] > 0
     yield engine
     engine.close()
 
@@ -326,6 +315,10 @@ def test_an_engine_that_ends_answers_what_it_has_accepted(models, engine):
     assert not asked._thread.is_alive()
     with pytest.raises(Draining):
         asyncio.run(Engine(models).ask("words", Embed(["too early"])))
+    ended = Engine(models)
+    ended._warm = lambda *_: ended.close()  # a signal during the warm-up
+    ended.start()
+    assert not ended.ready and not ended._thread.is_alive()
 
 
 def test_an_engine_that_must_end_drops_what_waits(engine):

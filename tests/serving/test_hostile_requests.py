@@ -11,7 +11,8 @@ from starlette.testclient import TestClient
 
 from bert_jax.config.serving import ServeConfig
 from bert_jax.tools.serving.app import make_app
-from bert_jax.tools.serving.native import ROUTES
+from bert_jax.tools.serving.bodies import Limits, Refusal, read_body
+from bert_jax.tools.serving.native import ROUTES, EmbedBody
 
 CONFIG = ServeConfig(
     max_inputs=4, max_characters=50, max_body=3000, max_bodies=6000, max_answer=2000, playground=False, access_log=False
@@ -145,6 +146,8 @@ def test_every_route_reads_bounded_bodies_of_json(client, route):
         ("/embed", {"inputs": ["a"] * 5}),
         ("/embed", {"inputs": "a" * 51}),
         ("/embed", {"inputs": [[5]] * 5}),
+        ("/embed", {"inputs": [5] * 51}),
+        ("/embed", {"inputs": [9] * 40}),  # as text it is longer
         ("/classify", {"inputs": [["a", "b"]] * 5}),
         ("/tag", {"inputs": [["a"]] * 5}),
         ("/rank", {"query": "a", "documents": ["b"] * 5}),
@@ -177,6 +180,24 @@ def test_what_is_not_there_is_404(client):
 def test_a_length_that_lies_is_refused_before_it_is_read(client):
     for length in "3001", "9" * 30:
         assert_refused(client, client.post("/embed", content=b"{}", headers={**JSON, "content-length": length}), 413)
+
+
+def test_two_lengths_are_refused(client):
+    """A proxy may have believed the other one, and taken the rest of the body for a request (smuggling)."""
+    headers = {**JSON, "content-length": "15", "transfer-encoding": "chunked"}
+    answer = client.post("/embed", content=b'{"inputs": "a"}', headers=headers)
+    assert_refused(client, answer, 400)
+    assert answer.headers["connection"] == "close"
+
+
+def test_long_lists_are_read_without_a_look_at_each_entry():
+    """Two megabytes of entries would keep the server from all others for seconds."""
+    body, limits = json.dumps({"inputs": ["a"] * 1000}).encode(), Limits(10, 4)
+    assert len(read_body(body, EmbedBody, limits).inputs) == 1000
+    for inputs in [[1]] * 5, [1] * 11, ["a", 1, "a", "a", "a"]:
+        with pytest.raises(Refusal, match="entries, and at most 4 are read") as refused:
+            read_body(json.dumps({"inputs": inputs}).encode(), EmbedBody, limits)
+        assert refused.value.status == 413
 
 
 def test_bodies_together_are_bounded(client):

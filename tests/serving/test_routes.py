@@ -172,11 +172,18 @@ def test_an_answer_with_nan_is_an_error(client, engine, monkeypatch):
     assert client.post("/embed", json={"inputs": "a"}).status_code == 500
 
 
+def test_a_word_that_is_none_of_those_and_another_method_are_said(client):
+    wrong = client.post("/embed", json={"inputs": "a", "prompt_name": "title"}).json()["error"]
+    assert wrong == 'prompt_name is another string; expected "query" | "document" | null'
+    assert client.get("/embed").json()["error"] == "/embed is asked by POST, not by GET"
+
+
 def test_health_readiness_and_counts(client, engine):
     engine.ready = False
     assert [client.get(path).status_code for path in ("/health", "/ready")] == [200, 503]
     early = client.post("/embed", json={"inputs": "a"})
     assert early.status_code == 503 and early.headers["retry-after"] == "1"
+    assert "3 of 40 shapes of batches are compiled" in early.json()["error"] + client.get("/ready").json()["error"]
     engine.ready = True
     assert client.get("/ready").json() == {"status": "ready"}
     client.app.state.service.draining = True

@@ -231,17 +231,35 @@ def test_what_a_start_raises_is_raised():
             super().__init__(*arguments)
             self.ready = False
 
-        def start(self):
+        def start(self, told=lambda: None):
             raise UserError("no memory for it")
 
     with pytest.raises(UserError, match="no memory for it"), served(Broken):
         pass
 
 
+def test_a_long_start_says_how_far_it_is(monkeypatch, capsys):
+    class Compiling(QuickEngine):
+        def start(self, told=lambda: None):
+            for done in range(3):
+                self.warmed = (done, 40)
+                told()
+            super().start()
+
+    monkeypatch.setattr(of_server, "TELL_SECONDS", 0)
+    with served(Compiling, access_log=True):
+        said = capsys.readouterr().err
+    assert "compiling: 1 of 40 shapes of batches after 0 s\n" in said and said.count("compiling") == 3
+
+
 def test_an_address_that_is_taken_is_said_before_models_are_read(server):
     port = int(server.url.rpartition(":")[2])
     with pytest.raises(UserError, match=f"cannot listen at 127.0.0.1:{port}"):
         serve("no/such/model", ServeConfig(port=port))
+    with pytest.raises(UserError, match="there is no 'no/such/model'"):
+        serve({"a": "no/such/model"})
+    with pytest.raises(UserError, match="there are no models to serve"):
+        serve({})
 
 
 def test_the_first_signal_ends_gently_and_the_second_at_once(monkeypatch):

@@ -11,7 +11,8 @@ from bert_jax.config.heads import SingleVector
 from bert_jax.config.serving import EngineOptions
 from bert_jax.errors import UserError
 from bert_jax.pretrained.answers import Answer, Candidate, Choice, Label, Labels
-from bert_jax.tools.serving import engine
+from bert_jax.tools.serving import questions
+from bert_jax.tools.serving.engine import Observed
 
 WIDTH = 8
 
@@ -55,11 +56,12 @@ class QuickEngine:
     def __init__(self, models, options=EngineOptions()):
         self.models, self.options, self.ready, self.waiting = models, options, True, 0
         self.fails, self.delay, self.cancelled, self.asked = None, 0.0, 0, []
+        self.warmed = (3, 40)
 
     def observed(self):
-        return engine.Observed(batches=2, texts=2, tokens=30, positions=40)
+        return Observed(batches=2, texts=2, tokens=30, positions=40)
 
-    def start(self):
+    def start(self, told=lambda: None):
         self.ready = True
 
     async def drain(self, seconds):
@@ -95,19 +97,19 @@ class _Nothing:
 
 def answer(model, question):
     match question:
-        case engine.FillMask(asked=texts, top_k=most):
+        case questions.FillMask(asked=texts, top_k=most):
             for text in texts:
                 if "[MASK]" not in text:
                     raise UserError(f"there is no [MASK] in {text[:60]!r}")
             return [[[Candidate("cat", 0.5), Candidate("dog", 0.25)][:most]] * text.count("[MASK]") for text in texts]
-        case engine.Embed(asked=texts, dimensions=dimensions):
+        case questions.Embed(asked=texts, dimensions=dimensions):
             found = np.stack([vector(text)[:dimensions] for text in texts])
             return found / np.linalg.norm(found, axis=1, keepdims=True)
-        case engine.Rank(documents=documents):
+        case questions.Rank(documents=documents):
             return [float(len(text)) for text in documents]
-        case engine.NextSentence(pairs=pairs) | engine.Similarity(pairs=pairs):
+        case questions.NextSentence(pairs=pairs) | questions.Similarity(pairs=pairs):
             return [1 / (1 + abs(len(a) - len(b))) for a, b in pairs]
-        case engine.Predict(inputs=inputs):
+        case questions.Predict(inputs=inputs):
             return [predicted(model.head.kind, each) for each in inputs]
     return question.answer(model)
 

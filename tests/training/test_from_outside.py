@@ -32,7 +32,7 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives import masked_words
 from bert_jax.objectives.objective import Term
 from bert_jax.objectives.static_vectors import WordVectors
-from bert_jax.pretraining import default_objective, make_learner, read_config
+from bert_jax.pretraining import default_objective, make_learner
 from bert_jax.pretraining import pretrain as pretrain_on_all_devices
 from bert_jax.tools.doctor import check_run
 from bert_jax.tools.report import is_samples
@@ -44,7 +44,7 @@ from bert_jax.training.metrics import read_rows
 from bert_jax.training.optimizers import average_of, given_optimizer, given_schedule, included, learning_rate, optimizer
 from bert_jax.training.state import TrainState, abstract_state, state_shardings
 from bert_jax.training.step import make_train_step, updated
-from bert_jax.training_data import open_corpus
+from bert_jax.training_data import open_corpus, read_config
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType
 
 from bert_jax.errors import UserError
-from bert_jax.models.layers import dropout, like, wide_einsum, written
+from bert_jax.models.layers import dropout, like, platform_in_use, wide_einsum, written
 
 # Google's adder. Finite, so that a row with nothing but padding attends as if unmasked instead of giving 0/0; and it is
 # added to float32 scores, where exp(-10000) is exactly 0 and the score next to it still counts.
@@ -362,6 +362,8 @@ def _cpu_context(weights: jax.Array, value: jax.Array) -> jax.Array:
     return jnp.swapaxes(context.reshape(*weights.shape[:3], -1), 1, 2)
 
 
+ALIKE = 128
+"""Keys whose weighted values a CPU adds up in one order, in a batch of one row and of several."""
 PLAIN = HeadProducts(_plain_scores, _plain_context)
 CPU = HeadProducts(_cpu_scores, _cpu_context)
 
@@ -437,8 +439,22 @@ def attention(
     products: HeadProducts = PLAIN,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Return dropout(softmax(query · keyᵀ / √D + adder)) · value; see `AttentionKernel` for arguments and results."""
+    if query.shape[0] == 1 and key.shape[1] > ALIKE and not rate and products is PLAIN and platform_in_use() == "cpu":
+        return _of_two(query, key, value, mask, collect)
     scores = products.scores(query, key) * query.shape[-1] ** -0.5
     weights = jax.nn.softmax(scores + mask.adder(), axis=-1)
     dropped = dropout(weights, rate, dropout_key, mask.queries, key.shape[1])
     context = products.context(dropped, value)
     return checkpoint_name(context, "attention_output"), weights if collect else None
+
+
+def _of_two(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, collect: bool
+) -> tuple[jax.Array, jax.Array | None]:
+    """Return the attention of a single row as it is computed in a batch, with the same bits.
+
+    XLA drops an axis of one row, and then adds up the values of more than `ALIKE` keys in another order.
+    """
+    query, key, value = jax.lax.optimization_barrier([jnp.concatenate([each] * 2) for each in (query, key, value)])
+    context, weights = jax.lax.optimization_barrier(attention(query, key, value, mask, collect=collect))
+    return context[:1], None if weights is None else weights[:1]

@@ -78,9 +78,9 @@ def convert(
 
 
 def _check_destination(destination: str | os.PathLike[str], to: str) -> None:
-    conversion.check_destination(destination)
     if is_remote(destination):
         raise UserError(f"to={to} writes to a local directory, not to {destination}; copy it there afterwards")
+    conversion.check_destination(destination)
 
 
 def export_model(
@@ -107,10 +107,16 @@ def export_model(
     """
     if to not in PROGRAMS:
         raise UserError(f"to={to!r:.40} must be {', '.join(PROGRAMS)}")
+    from_dict(ConvertConfig, {"to": to, "precision": precision})  # raises a UserError for any other word
     _check_destination(destination, to)
     _need_libraries(to)
     model.need_tokenizer()
     function = model_function(model)
+    _say(
+        f"from {model.path} ({model.kind}): inputs {', '.join(function.inputs)}",
+        *(f"output: {name} [{', '.join(map(str, axes))}]" for name, axes in function.outputs.items()),
+        "writing the program and comparing it with the model …",
+    )
     with conversion.new_directory(destination) as directory:
         opening = _write(function, directory, to, precision, str(model.path))
         compared = compare(model, function, _opened(function, directory, to))
@@ -121,14 +127,12 @@ def export_model(
             )
         _describe(model, function, directory, to, precision, compared, opening)
         size = sum(file.stat().st_size for file in _files(directory))
-    lines = [
-        f"from {model.path} ({model.kind}): inputs {', '.join(function.inputs)}",
-        *(f"output: {name} [{', '.join(map(str, axes))}]" for name, axes in function.outputs.items()),
-        compared.describe(),
-        f"{destination}: {size / 1e6:,.1f} MB",
-    ]
-    Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)
+    _say(compared.describe(), f"{destination}: {size / 1e6:,.1f} MB")
     return compared
+
+
+def _say(*lines: str) -> None:
+    Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)
 
 
 def _files(directory: epath.Path) -> list[pathlib.Path]:

@@ -1,8 +1,8 @@
 """A traced function as one flat list of equations, with everything computed that depends on constants alone.
 
-The function of a model is traced for rows whose number and length are symbols. What it calls is
-written out in place of the call, a scan over a known number of steps too, and names of values to keep, layouts and
-barriers are left out. What remains is what another runtime has to compute from the inputs.
+The function of a model is traced for rows whose number and length are symbols. What it calls is written out in place of
+the call, a scan over a known number of steps too, and names of values to keep, layouts and barriers are left out. What
+remains is what another runtime has to compute from the inputs.
 """
 
 import dataclasses
@@ -79,9 +79,9 @@ def _path(path: Any) -> str:
     return ".".join(str(getattr(key, "key", key)) for key in path)
 
 
-SAME = {
+SAME = {  # primitives whose results are their inputs
     *("name", "stop_gradient", "copy", "copy_p", "sharding_constraint", "layout_constraint", "mesh_cast", "pvary"),
-    *("optimization_barrier"),
+    "optimization_barrier",
 }
 CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # names of the parameter that holds what is called
 MOST_STEPS = 256  # of a scan that is written out
@@ -131,9 +131,8 @@ class _Flat:
         return added.outputs
 
     def _scan(self, equation: Any, inputs: list[Value]) -> list[Value]:
-        params, length = equation.params, equation.params["length"]
+        params, closed, length = equation.params, equation.params["jaxpr"], equation.params["length"]
         consts, carried = params["num_consts"], params["num_consts"] + params["num_carry"]
-        closed = params["jaxpr"]
         if isinstance(length, int) and length <= MOST_STEPS:
             return self._written_out(params, closed, inputs)
         body, flat = Program([], [], []), _Flat()
@@ -150,13 +149,13 @@ class _Flat:
         fixed, state, scanned = inputs[:consts], inputs[consts:carried], inputs[carried:]
         steps, collected = range(params["length"]), {}
         for step in reversed(steps) if params["reverse"] else steps:
-            entries = [self.entry(each, step) for each in scanned]
+            entries = [self._entry(each, step) for each in scanned]
             found = self.run(closed.jaxpr, map(_constant, closed.consts), [*fixed, *state, *entries])
             state, collected[step] = found[: len(state)], found[len(state) :]
         columns = zip(*(collected[step] for step in steps), strict=True)
         return [*state, *(self._stacked(list(column)) for column in columns)]
 
-    def entry(self, values: Value, place: int) -> Value:
+    def _entry(self, values: Value, place: int) -> Value:
         """Return one entry along the first axis."""
         shape = values.shape[1:]
         if values.array is not None:

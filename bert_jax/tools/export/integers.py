@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SCALE = ":scale"
-"""End of the name of the scales of an array of integers."""
+SCALE = ".scale"
+"""End of the name of the scales of an array of integers; TensorFlow takes no colon in a name."""
 MINIMUM = 1024  # values of an array from which on integers save something
 LARGEST = 127
 

@@ -18,12 +18,9 @@ from bert_jax.config.commands import Precision
 from bert_jax.errors import need_extra
 from bert_jax.tools.export.equations import Value, traced
 from bert_jax.tools.export.function import ModelFunction
-from bert_jax.tools.export.onnx_arithmetic import ARITHMETIC
 from bert_jax.tools.export.onnx_fusions import fused
-from bert_jax.tools.export.onnx_graph import OPSET, Graph, Node, type_of
-from bert_jax.tools.export.onnx_products import PRODUCTS
-from bert_jax.tools.export.onnx_shapes import SHAPES
-from bert_jax.tools.export.onnx_translation import Tensor, Translation
+from bert_jax.tools.export.onnx_graph import OPSET, Graph, Node, Tensor, Translation, type_of
+from bert_jax.tools.export.onnx_rules import RULES
 
 IR_VERSION = 9  # of the format, which the oldest runtime with the operations has
 LARGEST_FILE = 2**31 - 2**26
@@ -45,7 +42,7 @@ def onnx_model(function: ModelFunction, subject: str) -> Any:
     program = traced(function)
     graph = Graph(program.inputs)
     known = {value: Tensor(value.name, value.shape) for value in program.inputs}
-    translation = Translation(graph, known, subject, ARITHMETIC | SHAPES | PRODUCTS, fused)
+    translation = Translation(graph, known, subject, RULES, fused)
     translation.run(program)
     results = [translation.whole(value).name for value in program.outputs]
     return _Writer(graph).model(dict(zip(function.outputs, results, strict=True)), program.outputs, subject)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bert_jax.tools.export.equations import Equation, Value
-from bert_jax.tools.export.onnx_translation import Tensor, Translation, arithmetic
+from bert_jax.tools.export.onnx_graph import Tensor, Translation, arithmetic
 
 
 def fused(t: Translation, equation: Equation) -> Tensor | None:

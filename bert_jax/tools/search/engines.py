@@ -39,9 +39,10 @@ def need_engine(options: Engine, form: IndexForm) -> None:
     """Raise a UserError if the library of a way to search is not installed, or it is not for vectors of this form."""
     if options.name == "exact":
         return
-    if not isinstance(form, SingleForm):
+    if type(form) is not SingleForm:
         raise UserError(
-            f"engine={options.name} is for one vector per text, and the index has {form.noun}; leave it out"
+            f"engine={options.name} is for one vector per text of float32 or float16, and the index has {form.noun}; "
+            "leave it out"
         )
     need_extra("faiss", EXTRA, f"--engine={options.name}", "--engine=exact does without it")
 

@@ -15,14 +15,14 @@ import os
 import pathlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, get_args, overload
 
 import numpy as np
 from etils import epath
 
 from bert_jax.config.heads import FormName
 from bert_jax.config.options import from_record, option, to_dict
-from bert_jax.config.search import Engine, ExactSearch, IndexConfig, check_options
+from bert_jax.config.search import Engine, ExactSearch, IndexConfig, VectorType, check_options
 from bert_jax.errors import UserError
 from bert_jax.files import parse_object, read_object, sealed, unsealed, write_atomically
 from bert_jax.formats.opening import need_model
@@ -31,7 +31,17 @@ from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
 from bert_jax.tools.search import beir, engines
 from bert_jax.tools.search.beir import Document
-from bert_jax.tools.search.vectors import AGAIN, FORMS, IndexForm, Prompt, StoredVectors, Vectors, files_of, mapped
+from bert_jax.tools.search.vectors import (
+    AGAIN,
+    FORMS,
+    IndexForm,
+    Prompt,
+    StoredVectors,
+    Vectors,
+    files_of,
+    form_of,
+    mapped,
+)
 
 RECORD, UNFINISHED, OWNER = "index.json", "unfinished.json", "owner.json"
 CORPUS = DOCUMENTS, OFFSETS, IDS = "documents.jsonl", "offsets.npy", "ids.npy"
@@ -125,7 +135,7 @@ class SearchIndex:
             raise UserError(f"engine={engine!r:.60} is no way to search; give one such as bert_jax.FaissHnsw()")
         self._engine.check()
         self._find: engines.Find | None = None
-        self.form: IndexForm = FORMS[self.record.form]
+        self.form: IndexForm = form_of(self.record.form, self.record.dtype)
         engines.need_engine(self._engine, self.form)
         record, count = self.record, self.record.count
         self._offsets = mapped(self._directory / OFFSETS, (count + 1,), "int64")
@@ -247,7 +257,8 @@ def read_index(directory: pathlib.Path) -> IndexRecord:
         reason = f"it has no {RECORD}" if directory.is_dir() else "there is no such directory"
         raise UserError(f"{directory} is not an index: {reason}; make one: bert-jax index CORPUS --model=… --output=…")
     record = _read_record(file)
-    if record.count < 1 or record.block < 1 or record.width < 1 or record.dtype not in ("float32", "float16"):
+    types = get_args(VectorType) if record.form == "single" else ("float32", "float16")
+    if record.count < 1 or record.block < 1 or record.width < 1 or record.dtype not in types:
         raise UserError(f"{file} says what no index has: {to_dict(record)!r:.300}; {AGAIN}")
     return record
 
@@ -274,7 +285,7 @@ def embedded(
     prompt: Prompt = "document",
 ) -> Vectors:
     """Return the vectors of texts as an index has them, in float32."""
-    form = FORMS[record.form]
+    form = form_of(record.form, record.dtype)
     options = form.options(prompt, record.pooling, record.normalize, record.max_length)
     vectors = model.embed(texts, **options, prompt=prompt, batch_size=batch_size, progress=False)
     form.check(vectors, f"the vectors of {model.path}")
@@ -392,7 +403,7 @@ def _begin(output: pathlib.Path, record: IndexRecord, overwrite: bool) -> None:
 
 def _write_vectors(output: pathlib.Path, record: IndexRecord, model: PretrainedModel, batch_size: int) -> int:
     """Write the blocks of vectors that are not there yet; return the width of a vector."""
-    directory, form = output / VECTORS, FORMS[record.form]
+    directory, form = output / VECTORS, form_of(record.form, record.dtype)
     directory.mkdir(exist_ok=True)
     blocks = [files_of(directory, form, number) for number in range(-(-record.count // record.block))]
     done = next((number for number, files in enumerate(blocks) if not files[form.parts[-1]].exists()), len(blocks))

@@ -21,6 +21,8 @@ from scipy import sparse
 from bert_jax.config.heads import FormName
 from bert_jax.config.search import IndexConfig
 from bert_jax.errors import UserError
+from bert_jax.pretrained.precision import quantize_embeddings
+from bert_jax.tools.export.integers import as_integers
 
 AGAIN = "make the index again with --overwrite"
 QUERIES = 256
@@ -134,6 +136,11 @@ class IndexForm(abc.ABC):
                 f"normalize=False is for one vector per text, and {config.model} gives {self.noun}; leave it out, or "
                 "give a pooling"
             )
+        if config.dtype in NARROW:
+            raise UserError(
+                f"dtype={config.dtype} is for one vector per text, and {config.model} gives {self.noun}; use "
+                "--dtype=float16, or give a pooling"
+            )
 
     def options(self, prompt: Prompt, pooling: str, normalize: bool, max_length: int | None) -> dict[str, Any]:
         """Return what `PretrainedModel.embed` is given for documents or queries, of what an index says."""
@@ -201,10 +208,10 @@ class SingleForm(IndexForm):
     def width(self, files: Files) -> int:
         return described(files[""])[0][1]
 
-    def opened(self, files: Files, rows: int, width: int, dtype: str) -> np.ndarray:
+    def opened(self, files: Files, rows: int, width: int, dtype: str) -> Any:
         return mapped(files[""], (rows, width), dtype)
 
-    def taken(self, found: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
+    def taken(self, found: Sequence[tuple[Any, int]]) -> np.ndarray:
         return np.stack([np.asarray(block[place], np.float32) for block, place in found])
 
     def batches(self, queries: np.ndarray) -> list[jax.Array]:
@@ -212,7 +219,7 @@ class SingleForm(IndexForm):
         parts = [queries[start : start + width] for start in range(0, len(queries), width)]
         return [jnp.asarray(np.pad(part, ((0, width - len(part)), (0, 0))), jnp.float32) for part in parts]
 
-    def products(self, batch: jax.Array, block: np.ndarray, rows: int) -> jax.Array:
+    def products(self, batch: jax.Array, block: Any, rows: int) -> jax.Array:
         return _products(batch, jnp.asarray(np.pad(block, ((0, rows - len(block)), (0, 0)))))
 
     def scores(self, query: np.ndarray, documents: np.ndarray) -> np.ndarray:
@@ -222,6 +229,82 @@ class SingleForm(IndexForm):
 @jax.jit
 def _products(queries: jax.Array, block: jax.Array) -> jax.Array:
     return jnp.einsum("qh,nh->qn", queries, block.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
+
+
+@dataclasses.dataclass(frozen=True)
+class IntegerBlock:
+    """Vectors as integers, each with its scale."""
+
+    values: np.ndarray
+    """int8 [N, H]."""
+    scales: np.ndarray
+    """float32 [N]."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class IntegerForm(SingleForm):
+    """One vector for each text in a byte for each value; the vectors of queries stay as they are."""
+
+    noun = "vectors of integers"
+    parts = ("", ".scales")
+
+    def write(self, files: Files, pieces: Iterable[Vectors], dtype: str) -> None:
+        scales: list[np.ndarray] = []
+
+        def rows() -> Iterator[np.ndarray]:
+            for piece in pieces:
+                integers, scale = as_integers(piece, (1,))
+                scales.append(scale[:, 0])
+                yield integers
+
+        write_rows(files[""], rows())
+        write_rows(files[".scales"], scales)
+
+    def opened(self, files: Files, rows: int, width: int, dtype: str) -> IntegerBlock:
+        return IntegerBlock(mapped(files[""], (rows, width), "int8"), mapped(files[".scales"], (rows,), "float32"))
+
+    def taken(self, found: Sequence[tuple[IntegerBlock, int]]) -> np.ndarray:
+        return np.stack([block.values[place] * block.scales[place] for block, place in found])
+
+    def products(self, batch: jax.Array, block: IntegerBlock, rows: int) -> jax.Array:
+        scales = np.pad(block.scales, (0, rows - len(block)))
+        return super().products(batch, block.values, rows) * jnp.asarray(scales)[None]
+
+
+class SignForm(SingleForm):
+    """The signs of one vector for each text, eight in a byte: the vector of length 1 whose values are all ±1/√H.
+
+    The vectors of queries stay as they are, so all documents have the scores that otherwise those with the least
+    Hamming distances get in a second step (Yamada et al. 2021, arXiv 2106.00882).
+    """
+
+    noun = "vectors of signs"
+
+    def check(self, vectors: Vectors, whose: str, width: int | None = None) -> None:
+        super().check(vectors, whose, width)
+        if np.shape(vectors)[1] % 8:
+            raise UserError(f"{whose} have {np.shape(vectors)[1]} values; dtype=binary packs eight in a byte")
+
+    def write(self, files: Files, pieces: Iterable[Vectors], dtype: str) -> None:
+        write_rows(files[""], (quantize_embeddings(piece, "ubinary") for piece in pieces))
+
+    def width(self, files: Files) -> int:
+        return 8 * super().width(files)
+
+    def opened(self, files: Files, rows: int, width: int, dtype: str) -> np.ndarray:
+        if width % 8:
+            raise UserError(f"{files['']} cannot have vectors of {width} values, eight in a byte; {AGAIN}")
+        return mapped(files[""], (rows, width // 8), "uint8")
+
+    def taken(self, found: Sequence[tuple[np.ndarray, int]]) -> np.ndarray:
+        bits = np.unpackbits(np.stack([block[place] for block, place in found]), axis=1)
+        return (2 * bits.astype(np.float32) - 1) / np.sqrt(np.float32(bits.shape[1]))
+
+    def products(self, batch: jax.Array, block: np.ndarray, rows: int) -> jax.Array:
+        signs = jnp.unpackbits(jnp.asarray(np.pad(block, ((0, rows - len(block)), (0, 0)))), axis=1).astype(jnp.int8)
+        return _products(batch, 2 * signs - 1) / np.sqrt(np.float32(signs.shape[1]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -412,6 +495,13 @@ def _need_finite(values: np.ndarray, whose: str) -> None:
 
 
 FORMS: Mapping[FormName, IndexForm] = {form.name: form for form in (SingleForm(), TokenForm(), WordForm())}
+NARROW: Mapping[str, IndexForm] = {"int8": IntegerForm(), "binary": SignForm()}
+"""Forms of single vectors in few bits, by their data type in an index."""
+
+
+def form_of(name: FormName, dtype: str) -> IndexForm:
+    """Return the form of vectors that have this data type in an index."""
+    return NARROW.get(dtype, FORMS[name])
 
 
 class StoredVectors(Sequence[Any]):

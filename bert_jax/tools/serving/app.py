@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bert_jax import __version__
 from bert_jax.config.serving import ServeConfig
 from bert_jax.tools.serving import native, openai
-from bert_jax.tools.serving.bodies import Refusal, read_body
+from bert_jax.tools.serving.bodies import Limits, Refusal, read_body
 from bert_jax.tools.serving.engine import Engine
 from bert_jax.tools.serving.openapi import described, page
 from bert_jax.tools.serving.questions import longest_text
@@ -74,7 +74,7 @@ def _endpoint(service: Service, route: Route) -> Callable[[Request], Awaitable[R
 async def _answer(service: Service, route: Route, kind: Any, request: Request) -> Response:
     """Read the body of a request, ask, and return the answer; the question is dropped when the client goes away."""
     need_json(request.scope)
-    asked = read_body(await request.body(), kind, service.config.max_characters)
+    asked = read_body(await request.body(), kind, Limits(service.config.max_characters, service.config.max_inputs))
     name = service.choose(route, asked.model)
     answering = asyncio.ensure_future(route.answer(service, name, asked))
     gone = asyncio.ensure_future(_disconnected(request.receive))
@@ -154,7 +154,7 @@ def _about(service: Service) -> list[Path]:
 
     async def ready(_request: Request) -> Response:
         if not service.ready:
-            raise Refusal(503, "the server is about to end" if service.draining else "the models are not ready yet")
+            raise Refusal(503, "the server is about to end" if service.draining else service.warming)
         return JSONResponse({"status": "ready"})
 
     async def metrics(_request: Request) -> Response:
@@ -230,9 +230,10 @@ async def _refuse_unknown(request: Request, error: Exception) -> Response:
     """Answer what has no route, or not by this method."""
     assert isinstance(error, HTTPException)
     path, status = request.url.path, error.status_code
+    methods = (error.headers or {}).get("Allow", "another method")
     message = {
         404: f"there is nothing at {path:.100}; /docs lists what is",
-        405: f"{request.method:.20} is not how {path:.100} is asked; the header Allow says how",
+        405: f"{path:.100} is asked by {methods}, not by {request.method:.20}",
     }.get(status, error.detail)
     return refused(path, Refusal(status, message, headers=error.headers))
 

@@ -38,54 +38,80 @@ class Range:
     most: float
 
 
-def read_body(body: bytes, kind: type[Body], longest: int) -> Body:
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How much of a body is read, so that a small one does not keep the server from others."""
+
+    characters: int
+    """Of a string; also the numbers in a list, which are ids of tokens."""
+    entries: int
+    """Of another list than one of strings, whose items are looked at one by one."""
+
+
+def read_body(body: bytes, kind: type[Body], limits: Limits) -> Body:
     """Return the body of a request as an instance of `kind`.
 
     Args:
       body: bytes, at most as many as the server reads.
       kind: a dataclass.
-      longest: greatest number of characters of a string.
+      limits: how much of it is read.
 
     Raises:
       Refusal: 400 for what is not one JSON object in UTF-8 (with repeated names, NaN or halves of surrogates it is
-        none), 413 for a string that is too long, 422 for values of other types, unknown names and missing ones.
+        none), 413 for a string or list that is too long, 422 for values of other types, unknown names and missing ones.
     """
     try:
         values = parse_object(body, finite=True)
     except ValueError as error:
         raise Refusal(400, f"the body {error}") from None
-    return _read(kind, values, "", longest)
+    return _read(kind, values, "", limits)
 
 
-def _read(hint: Any, value: Any, place: str, longest: int) -> Any:
+def _read(hint: Any, value: Any, place: str, limits: Limits) -> Any:
     """Return `value` if it is of the type `hint`; lists are read item by item, objects as dataclasses."""
     hint, notes = _plain(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return _read_object(hint, value, place, longest)
+        return _read_object(hint, value, place, limits)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         _need(value in arguments and type(value) in map(type, arguments), place, value, hint)
     elif origin in (typing.Union, types.UnionType):
-        return _read(_alternative(arguments, value, place, hint), value, place, longest)
+        return _read(_alternative(arguments, value, place, hint), value, place, limits)
     elif origin is list:
         _need(isinstance(value, list), place, value, hint)
-        return [_read(arguments[0], item, f"{place}[{number}]", longest) for number, item in enumerate(value)]
+        if _is_simple(arguments[0], value, limits):
+            return value
+        if len(value) > limits.entries:
+            raise Refusal(413, f"{place} has {len(value)} entries, and at most {limits.entries} are read", place)
+        return [_read(arguments[0], item, f"{place}[{number}]", limits) for number, item in enumerate(value)]
     elif origin is tuple:
         _need(isinstance(value, list) and len(value) == len(arguments), place, value, hint)
         pairs = enumerate(zip(arguments, value, strict=True))
-        return tuple(_read(each, item, f"{place}[{number}]", longest) for number, (each, item) in pairs)
+        return tuple(_read(each, item, f"{place}[{number}]", limits) for number, (each, item) in pairs)
     else:
         good = type(value) is hint or hint is float and type(value) is int
         _need(good, place, value, hint)
-        if isinstance(value, str) and len(value) > longest:
-            raise Refusal(413, f"{place} has {len(value)} characters, and at most {longest} are read", place)
+        if isinstance(value, str) and len(value) > limits.characters:
+            raise Refusal(413, f"{place} has {len(value)} characters, and at most {limits.characters} are read", place)
         for limit in notes:
             if isinstance(limit, Range) and isinstance(value, int | float) and not limit.least <= value <= limit.most:
                 raise Refusal(422, f"{place}={value} must be between {limit.least} and {limit.most}", place)
     return value
 
 
-def _read_object(kind: Any, value: Any, place: str, longest: int) -> Any:
+def _is_simple(hint: Any, values: list[Any], limits: Limits) -> bool:
+    """Return whether all items are numbers or short strings of the type `hint`, found without a look at each alone."""
+    if hint not in (int, str) or not set(map(type, values)) <= {hint}:
+        return False
+    return (
+        hint is int
+        and len(values) <= limits.characters
+        or hint is str
+        and not any(len(text) > limits.characters for text in values)
+    )
+
+
+def _read_object(kind: Any, value: Any, place: str, limits: Limits) -> Any:
     _need(isinstance(value, dict), place or "the body", value, kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     prefix = f"{place}." if place else ""
@@ -97,7 +123,7 @@ def _read_object(kind: Any, value: Any, place: str, longest: int) -> Any:
         if name not in value and _is_required(field):
             raise Refusal(422, f"{prefix}{name} is missing", f"{prefix}{name}")
     hints = _hints(kind)
-    return kind(**{name: _read(hints[name], each, f"{prefix}{name}", longest) for name, each in value.items()})
+    return kind(**{name: _read(hints[name], each, f"{prefix}{name}", limits) for name, each in value.items()})
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:
@@ -140,7 +166,14 @@ def _begins(hint: Any, value: Any) -> bool:
 
 def _need(good: bool, place: str, value: Any, hint: Any) -> None:
     if not good:
-        raise Refusal(422, f"{place} is {_kind_of(value)}; expected {spelled(schema(hint, {}))}", place)
+        other = "another string" if isinstance(value, str) and _names_words(hint) else _kind_of(value)
+        raise Refusal(422, f"{place} is {other}; expected {spelled(schema(hint, {}))}", place)
+
+
+def _names_words(hint: Any) -> bool:
+    """Return whether a type has certain strings alone, or one of its alternatives does."""
+    hint, _ = _plain(hint)
+    return typing.get_origin(hint) is Literal or any(map(_names_words, typing.get_args(hint)))
 
 
 def _kind_of(value: Any) -> str:

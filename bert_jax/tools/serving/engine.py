@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
@@ -26,13 +26,7 @@ from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.pretrained.outputs import Output, Outputs
-from bert_jax.tools.serving.questions import Embed as Embed
-from bert_jax.tools.serving.questions import FillMask as FillMask
-from bert_jax.tools.serving.questions import NextSentence as NextSentence
-from bert_jax.tools.serving.questions import Predict as Predict
 from bert_jax.tools.serving.questions import Question, sequences_like
-from bert_jax.tools.serving.questions import Rank as Rank
-from bert_jax.tools.serving.questions import Similarity as Similarity
 from bert_jax.tools.serving.turns import Call, Turn, Turns, Work, settle
 
 Found = TypeVar("Found")
@@ -112,36 +106,52 @@ class Engine:
     def __init__(self, models: Mapping[str, PretrainedModel], options: EngineOptions | None = None):
         self.models: Mapping[str, PretrainedModel] = dict(models)
         self.options: EngineOptions = options or EngineOptions()
+        self.warmed: tuple[int, int] = (0, 0)
+        """Shapes of batches that are compiled, and those that will be before questions are answered."""
         self._changed: threading.Condition = threading.Condition()
-        # Under the lock of `_changed`:
+        # Changed under the lock of `_changed`:
         self._turns: Turns = Turns(self.options.positions)
         self._requests: set[_Request] = set()
         self._tokens: int = 0
+        """Of what waits, until all of it is in batches."""
         self._seen: Observed = Observed()
-        self._state: str = "new"
+        self._state: Literal["new", "ready", "draining", "closed"] = "new"
         self._pool: concurrent.futures.ThreadPoolExecutor = concurrent.futures.ThreadPoolExecutor(
             self.options.threads, thread_name_prefix="answers"
         )
         self._thread: threading.Thread = threading.Thread(target=self._run, name="computes", daemon=True)
 
-    def start(self) -> None:
-        """Start the threads and compile every program; `ready` is true from then on."""
-        _compiled()
-        for name, model in self.models.items():
-            self._warm(name, model)
-        self._thread.start()
-        self._state = "ready"
+    def start(self, told: Callable[[], None] = lambda: None) -> None:
+        """Compile every program and start the threads; `ready` is true from then on, unless the engine ended before.
 
-    def _warm(self, name: str, model: PretrainedModel) -> None:
-        began = time.monotonic()
+        Args:
+          told: called whenever `warmed` has changed.
+        """
+        _compiled()
+        shapes = [
+            (name, output, features)
+            for name, model in self.models.items()
+            for output, features in sequences_like(model, self.options.positions)
+        ]
+        for number, (name, output, features) in enumerate(shapes):
+            if self._state != "new":
+                return
+            self.warmed = (number, len(shapes))
+            told()
+            self._warm(name, output, features)
+        self.warmed = (len(shapes), len(shapes))
+        with self._changed:
+            if self._state == "new":
+                self._thread.start()
+                self._state = "ready"
+
+    def _warm(self, name: str, output: Output, features: Features) -> None:
         turns = Turns(self.options.positions)
-        for output, features in sequences_like(model, self.options.positions):
-            turns.put(self._work(name, output, features))
-            while turns:
-                turn = turns.next()
-                assert isinstance(turn, Turn), "no call was put there"
-                turn.kind.output.rows(model.runner, turn.batch())
-        logging.info("%s is ready after %.1f s", name, time.monotonic() - began)
+        turns.put(self._work(name, output, features))
+        while turns:
+            turn = turns.next()
+            assert isinstance(turn, Turn), "no call was put there"
+            turn.kind.output.rows(self.models[name].runner, turn.batch())
 
     @property
     def ready(self) -> bool:
@@ -185,7 +195,8 @@ class Engine:
 
     async def drain(self, seconds: float) -> None:
         """Accept nothing more, and wait until what was accepted is answered, for at most so many seconds."""
-        self._state = "draining"
+        with self._changed:
+            self._state = "draining"
         until = time.monotonic() + seconds
         while self._requests and time.monotonic() < until:
             await asyncio.sleep(0.02)
@@ -193,11 +204,12 @@ class Engine:
 
     def close(self) -> None:
         """Drop what is not answered, and end the threads."""
-        self._state = "closed"
-        for request in list(self._requests):
-            self._end(request, Draining())
         with self._changed:
+            self._state = "closed"
+            left = list(self._requests)
             self._changed.notify()
+        for request in left:
+            self._end(request, Draining())
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -207,8 +219,6 @@ class Engine:
     def _accepted(self, name: str, texts: Sequence[Any], deadline: float | None) -> _Request:
         if name not in self.models:
             raise UserError(f"no model is called {name!r:.60}; there are {', '.join(self.models)}")
-        if not self.ready:
-            raise Draining
         most, count, size = self.options, max(1, len(texts)), _bytes(texts)
         for found, limit, noun in ((count, most.max_texts, "texts"), (size, most.max_bytes, "bytes of text")):
             if found > limit:
@@ -216,6 +226,8 @@ class Engine:
         seconds = most.deadline if deadline is None else min(deadline, most.deadline)
         request = _Request(name, count, size, time.monotonic() + seconds)
         with self._changed:
+            if not self.ready:
+                raise Draining
             held = self._requests
             if (
                 len(held) >= most.max_requests
@@ -252,17 +264,11 @@ class Engine:
                 self._seen.cancelled += 1
             self._end(request, _Cancelled())
             raise
-        except Late:
+        except (Late, Overloaded, Failed) as error:
             with self._changed:
-                self._seen.late += 1
-            raise
-        except Overloaded:
-            with self._changed:
-                self._seen.overloaded += 1
-            raise
-        except Failed:
-            with self._changed:
-                self._seen.failed += 1
+                self._seen.late += isinstance(error, Late)
+                self._seen.overloaded += isinstance(error, Overloaded)
+                self._seen.failed += isinstance(error, Failed)
             raise
         with self._changed:
             self._seen.answered += 1

@@ -5,6 +5,7 @@ except for /embed, which answers with a list always, as in text-embeddings-infer
 pair, where the other routes take it for two texts.
 """
 
+import asyncio
 import dataclasses
 import math
 from typing import Annotated, Any, Literal
@@ -14,7 +15,7 @@ import numpy as np
 from bert_jax.pretrained.answers import Answer, Candidate, Choice, Label, Labels, TaggedWord
 from bert_jax.pretrained.encodings import with_prompt
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.tokenization.tokenizer import assembled, text_start
+from bert_jax.tokenization.tokenizer import Tokenizer, assembled, text_start
 from bert_jax.tools.serving import service as of
 from bert_jax.tools.serving.bodies import Range, Refusal
 from bert_jax.tools.serving.questions import (
@@ -179,7 +180,7 @@ async def embed(service: Service, name: str, body: EmbedBody) -> list[Vector] | 
 async def vectors_of(service: Service, name: str, body: EmbedBody) -> tuple[Any, list[int]]:
     """Return the vectors of texts, an item for each, and the number of tokens that the model has read of each."""
     model = service.engine.models[name]
-    texts = texts_of(service, model, body.inputs)
+    texts = await texts_of(service, model, body.inputs)
     if body.dimensions is not None and body.dimensions < 1:
         raise Refusal(422, f"dimensions={body.dimensions} must be at least 1", "dimensions")
     normalize = body.normalize if model.vector_form == "single" else None
@@ -196,22 +197,34 @@ def _counted(question: Question, texts: Any, model: PretrainedModel, truncate: b
     return Counted(question, texts, longest_text(model), truncate is not False)
 
 
-def texts_of(service: Service, model: PretrainedModel, inputs: Any, field: str = "inputs") -> list[str]:
+async def texts_of(service: Service, model: PretrainedModel, inputs: Any) -> list[str]:
     """Return the texts of a request, which may also be ids of tokens, one list or several.
 
     Ids are turned into text, as in text-embeddings-inference, so that special tokens are in their places.
     """
     if isinstance(inputs, list) and inputs and isinstance(inputs[0], int):
         inputs = [inputs]
-    found = _list(inputs)
-    service.several(found, field)
+    found, tokenizer = _list(inputs), model.need_tokenizer()
+    service.several(found, "inputs")
     if isinstance(found[0], str):
         return found
-    tokenizer = model.need_tokenizer()
-    for ids in found:
-        if not ids or not 0 <= min(ids) <= max(ids) < tokenizer.vocab_size:
-            raise Refusal(422, f"ids of tokens are from 0 to {tokenizer.vocab_size - 1}, at least one", field)
-    return [tokenizer.decode(each for each in ids if each not in tokenizer.special_ids) for ids in found]
+    _check_ids(found, tokenizer, "inputs")
+    texts = await asyncio.to_thread(_decoded, tokenizer, found, without_specials=True)
+    if (longest := max(map(len, texts))) > service.config.max_characters:
+        most = service.config.max_characters
+        raise Refusal(413, f"the text of inputs has {longest} characters, and at most {most} are read", "inputs")
+    return texts
+
+
+def _check_ids(rows: list[list[int]], tokenizer: Tokenizer, field: str) -> None:
+    most = tokenizer.vocab_size
+    if any(not ids or not 0 <= min(ids) <= max(ids) < most for ids in rows):
+        raise Refusal(422, f"ids of tokens are from 0 to {most - 1}, at least one", field)
+
+
+def _decoded(tokenizer: Tokenizer, rows: list[list[int]], without_specials: bool) -> list[str]:
+    left_out = set(tokenizer.special_ids) if without_specials else ()
+    return [tokenizer.decode(each for each in ids if each not in left_out) for ids in rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -484,24 +497,20 @@ class _Decoded:
     """Texts of ids."""
 
     ids: list[list[int]]
-    skip: bool
+    without_specials: bool
 
     def texts(self) -> list[list[int]]:
         return self.ids
 
     def answer(self, model: PretrainedModel) -> list[str]:
-        tokenizer = model.need_tokenizer()
-        left_out = set(tokenizer.special_ids) if self.skip else ()
-        return [tokenizer.decode(each for each in row if each not in left_out) for row in self.ids]
+        return _decoded(model.need_tokenizer(), self.ids, self.without_specials)
 
 
 async def decode(service: Service, name: str, body: DecodeBody) -> list[str]:
     """The text of each list of ids."""
     rows: Any = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
     service.several(rows, "ids")
-    most = service.engine.models[name].need_tokenizer().vocab_size
-    if any(not row or not 0 <= min(row) <= max(row) < most for row in rows):
-        raise Refusal(422, f"ids of tokens are from 0 to {most - 1}, at least one", "ids")
+    _check_ids(rows, service.engine.models[name].need_tokenizer(), "ids")
     return await service.ask(name, _Decoded(rows, body.skip_special_tokens))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from bert_jax.config.serving import ServeConfig, name_of, named_models, need_libraries
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
+from bert_jax.progress import progress_bar
 
 if TYPE_CHECKING:
     from bert_jax.tools.serving.server import Server
@@ -31,8 +32,15 @@ class Served:
             target=server.run, kwargs={"sockets": [listener]}, name="serving", daemon=True
         )
         self._thread.start()
-        while not (server.started and server.service.ready) and self._thread.is_alive():
-            time.sleep(0.01)
+        with contextlib.ExitStack() as shown:
+            move_to = None
+            while not (server.started and server.service.ready) and self._thread.is_alive():
+                done, shapes = server.engine.warmed
+                if shapes and move_to is None:
+                    move_to = shown.enter_context(progress_bar("compiling shapes of batches", shapes))
+                if move_to is not None:
+                    move_to(done)
+                time.sleep(0.01)
         if not self._thread.is_alive():
             server.status()
             raise UserError("the server has ended before it was ready; the log says why")
@@ -61,13 +69,13 @@ class Served:
 
 
 def serve(
-    models: PretrainedModel | str | os.PathLike[str] | Mapping[str, PretrainedModel],
+    models: PretrainedModel | str | os.PathLike[str] | Mapping[str, PretrainedModel | str | os.PathLike[str]],
     config: ServeConfig = ServeConfig(port=0, access_log=False),
 ) -> Served:
     """Serve models from this process, such as a notebook, and return at once when they are ready.
 
     Args:
-      models: a model, a place that `bert_jax.load` opens, or models by name.
+      models: a model, a place that `bert_jax.load` opens, or models and places by name.
       config: as `bert-jax serve` has them; by default a port that is free, and no line for each request.
 
     Raises:
@@ -83,8 +91,11 @@ def serve(
         failed.callback(listener.close)
         if isinstance(models, PretrainedModel):
             models = {name_of(models.path): models}
-        elif not isinstance(models, Mapping):
-            models = {name: load(place) for name, place in named_models([os.fspath(models)]).items()}
+        else:
+            named = models if isinstance(models, Mapping) else named_models([os.fspath(models)])
+            models = {name: load(each) if isinstance(each, str | os.PathLike) else each for name, each in named.items()}
+        if not models:
+            raise UserError("there are no models to serve; give one, a place, or models or places by name")
         found = Served(Server(models, config, token, listener), listener)
         failed.pop_all()
     return found

@@ -170,8 +170,8 @@ class Choosable extends Section {
 
 // What a model says for a mask: bars of its candidates, and where the original is among them.
 function guesses(mask, heading) {
-  const most = Math.max(...mask.candidates.map((each) => each.probability));
-  const made = table(null, mask.candidates.map((each) => [each.token, bar(each.probability / Math.max(most, 0.25)),
+  const most = Math.max(0.25, ...mask.candidates.map((each) => each.probability)); // the whole length of a bar
+  const made = table(null, mask.candidates.map((each) => [each.token, bar(each.probability / most),
     make("span", {class: "number"}, percent(each.probability))]), {class: "bars"});
   made.prepend(make("caption", {}, heading));
   for (const row of made.tBodies[0].rows) {
@@ -181,7 +181,8 @@ function guesses(mask, heading) {
   }
   const sure = Math.exp(mask.entropy);
   return card(made, note(`The text has “${mask.original}”: ${percent(mask.probability)}, place ${mask.rank.toLocaleString("en")}. `
-    + `As undecided as between ${sure < 10 ? sure.toFixed(1) : Math.round(sure).toLocaleString("en")} equally likely pieces.`));
+    + `As undecided as between ${sure < 10 ? sure.toFixed(1) : Math.round(sure).toLocaleString("en")} equally likely pieces. `
+    + `A full bar is ${percent(most)}.`));
 }
 
 const masks = new Choosable("masks", "masks", {
@@ -360,7 +361,7 @@ const journey = new Section("journey", "journey", {
     const at = shown.indexOf(stage);
     return [card(make("div", {class: "scroll"}, rows)), note(`Each strip is the beginning of a vector of ${found.width} values: one hue for positive numbers, the other for negative ones, `
       + `the stronger the larger. The cosine is that with the input of layer 1.`),
-      shown.length > 1 ? card(make("h3", {}, "Cosine with the input of layer 1"),
+      shown.length > 1 ? card(make("h3", {}, "Cosine with the input of layer 1: each token, and their mean"),
         chart([...found.tokens.map((token, place) => ({name: token, kind: "faint", values: shown.map((each) => each.to_start[place])})),
           {name: "mean", values: shown.map(mean)}], names, at < 0 ? null : at, "Cosine of each token's vector with its start, by layer, and their mean"),
         numbers(["token", ...shown.map((each) => each.name)], found.tokens.map((token, place) => [token, ...shown.map((each) => figure(each.to_start[place]))]))) : null,
@@ -605,7 +606,8 @@ async function start() {
     return;
   }
   if (!state.about.ready) {
-    byId("model-line").textContent = "the server compiles its programs …";
+    const [done, shapes] = state.about.warmed;
+    byId("model-line").textContent = `the server compiles its programs: ${done} of ${shapes} …`;
     state.about = null;
     return void setTimeout(start, 500);
   }

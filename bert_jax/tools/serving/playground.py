@@ -23,8 +23,8 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tools.search.index import SearchIndex, read_index
-from bert_jax.tools.serving.bodies import Refusal, read_body
-from bert_jax.tools.serving.demonstrations import MOST_CHARACTERS, QUESTIONS, Question, checked, described
+from bert_jax.tools.serving.bodies import Limits, Refusal, read_body
+from bert_jax.tools.serving.demonstrations import MOST_CHARACTERS, MOST_LINES, QUESTIONS, Question, checked, described
 from bert_jax.tools.serving.engine import Engine
 from bert_jax.tools.serving.security import need_json
 from bert_jax.tools.study import MeasuredFigure
@@ -76,7 +76,8 @@ def playground_routes(engine: Engine, config: ServeConfig) -> list[Route]:
     async def about(_request: Request) -> Response:
         models = {name: described(model) for name, model in engine.models.items()}
         documents = None if index is None else len(index[1])
-        return JSONResponse({"ready": engine.ready, "models": models, "study": figures, "index": documents})
+        found = {"ready": engine.ready, "warmed": engine.warmed, "models": models}
+        return JSONResponse({**found, "study": figures, "index": documents})
 
     async def search(request: Request) -> Response:
         query = checked((await _asked(request, Search)).query, "query")
@@ -127,7 +128,7 @@ def _answered(engine: Engine, kind: type[Question]) -> Endpoint:
 
 async def _asked(request: Request, kind: Any) -> Any:
     need_json(request.scope)
-    return read_body(await request.body(), kind, MOST_CHARACTERS)
+    return read_body(await request.body(), kind, Limits(MOST_CHARACTERS, MOST_LINES))
 
 
 def _opened_index(path: str, engine: Engine) -> tuple[str, SearchIndex]:

@@ -23,8 +23,7 @@ from bert_jax.config.serving import ServeConfig, is_loopback
 from bert_jax.errors import UserError
 from bert_jax.files import read_contents
 from bert_jax.tools.serving.bodies import Refusal
-from bert_jax.tools.serving.metrics import Metrics
-from bert_jax.tools.serving.service import retry_after
+from bert_jax.tools.serving.service import Metrics, retry_after
 
 VARIABLE = "BERT_JAX_TOKEN"
 """Environment variable with the token."""
@@ -95,6 +94,7 @@ class Doorkeeper:
     def check(self, scope: Scope) -> None:
         """Raise a Refusal unless the client may ask for what its header says."""
         headers = Headers(scope=scope)
+        self._check_length(headers)
         self._check_host(headers)
         self._check_origin(scope, headers)
         if scope["path"] not in FOR_PROBES:
@@ -106,6 +106,12 @@ class Doorkeeper:
         """Return the origin of a request if it is one of the allowed, which its answer must name; "" otherwise."""
         origin = Headers(scope=scope).get("origin", "")
         return origin if origin in self._config.allowed_origins else ""
+
+    def _check_length(self, headers: Headers) -> None:
+        """Refuse a body with two lengths, of which a proxy may have believed the other (request smuggling)."""
+        if "transfer-encoding" in headers and "content-length" in headers:
+            message = "the header has Content-Length and Transfer-Encoding; send one of them"
+            raise Refusal(400, message, headers={"connection": "close"})
 
     def _check_host(self, headers: Headers) -> None:
         given = headers.getlist("host")

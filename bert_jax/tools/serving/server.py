@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -11,13 +12,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bert_jax.config.serving import ServeConfig, named_models
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.tools.serving.app import make_app
-from bert_jax.tools.serving.connections import bounded
 from bert_jax.tools.serving.engine import Engine
 from bert_jax.tools.serving.security import find_token
 from bert_jax.tools.serving.service import Service
@@ -25,7 +27,10 @@ from bert_jax.tools.serving.service import Service
 WARMING = "compiling (warm-up)"
 """Name of the thread that compiles; `console.leave` ends a process whose thread is called so without waiting for it."""
 BACKLOG = 2048  # connections that wait to be accepted
+TELL_SECONDS = 5  # between two lines that say how far the warm-up is
 AFTER_DRAIN = 2  # seconds in which what has been answered is sent, before connections are closed
+SLOWEST = 4096
+"""Bytes of a large answer that a client takes in a second, at least."""
 
 
 def run_serve(words: Iterable[str], config: ServeConfig) -> int:
@@ -119,9 +124,17 @@ class Server(uvicorn.Server):
         threading.Thread(target=self._warm_up, name=WARMING, daemon=True).start()
 
     def _warm_up(self) -> None:
-        began = time.monotonic()
+        began = said = time.monotonic()
+
+        def told() -> None:
+            nonlocal said
+            if self.options.access_log and time.monotonic() - said >= TELL_SECONDS:
+                said, (done, shapes) = time.monotonic(), self.engine.warmed
+                line = f"compiling: {done} of {shapes} shapes of batches after {said - began:.0f} s"
+                print(line, file=sys.stderr, flush=True)
+
         try:
-            self.engine.start()
+            self.engine.start(told)
         except BaseException as failure:
             self._failure.append(failure)
             self.should_exit = True
@@ -162,3 +175,93 @@ class Server(uvicorn.Server):
         if self.should_exit:
             os._exit(128 + sig)
         self.should_exit = True
+
+
+class Bounded(H11Protocol):
+    """uvicorn's protocol with what it lacks: limits of connections, and of the time for headers and for answers."""
+
+    options: ServeConfig
+    """The limits, which `bounded` sets."""
+    waiting: asyncio.TimerHandle | None = None
+    """Ends the connection unless a header is complete in time."""
+    stuck: asyncio.TimerHandle | None = None
+    """Ends it unless the client takes enough of an answer in time."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.options.max_connections:
+            transport.abort()
+        else:
+            self.waiting = self.loop.call_later(self.options.read_seconds, self.too_slow)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop("waiting")
+        self._stop("stuck")
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.waiting is None and self._is_between():
+            self.waiting = self.loop.call_later(self.options.read_seconds, self.too_slow)
+        super().data_received(data)
+        if not self._is_between():
+            self._stop("waiting")
+
+    def _is_between(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def too_slow(self) -> None:
+        if self.conn.our_state is h11.IDLE:
+            self.refuse(408, f"the header did not arrive within {self.options.read_seconds:g} s")
+        else:  # what is left of a body that was refused
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(400, msg)
+
+    def refuse(self, status: int, message: str) -> None:
+        """Answer what is no request, and close the connection."""
+        body = json.dumps({"error": message, "error_type": "Validation"}).encode()
+        headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+        answer = (
+            h11.Response(status_code=status, headers=[*headers.items()]),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        )
+        with contextlib.suppress(h11.LocalProtocolError):  # another answer has begun
+            for event in answer:
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def pause_writing(self) -> None:
+        """Stop until the client has taken what is written; end the connection if all of them have too much of it."""
+        super().pause_writing()
+        unsent = sum(each.transport.get_write_buffer_size() for each in self.connections)  # of all protocols
+        if unsent > self.options.max_unsent:
+            self.transport.abort()
+        else:
+            self._watch()
+
+    def _watch(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self.stuck = self.loop.call_later(self.options.read_seconds, self.check_taken, left)
+
+    def check_taken(self, before: int) -> None:
+        """End the connection if the client takes less of an answer than SLOWEST."""
+        if before - self.transport.get_write_buffer_size() < SLOWEST * self.options.read_seconds:
+            self.transport.abort()
+        else:
+            self._watch()
+
+    def resume_writing(self) -> None:
+        self._stop("stuck")
+        super().resume_writing()
+
+    def _stop(self, name: str) -> None:
+        if (timer := getattr(self, name)) is not None:
+            timer.cancel()
+            setattr(self, name, None)
+
+
+def bounded(config: ServeConfig) -> type[Bounded]:
+    """Return the protocol with the limits of `config`, for uvicorn, which makes one for each connection."""
+    return type("BoundedByOptions", (Bounded,), {"options": config})
