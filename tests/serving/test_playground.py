@@ -244,7 +244,7 @@ def test_what_a_model_lacks_is_said():
     whole = described(loaded(stored_model(SMALL)))
     assert whole["lacking"] == dict.fromkeys(QUESTIONS, "") and (whole["layers"], whole["heads"]) == (2, 4)
     bare = described(loaded(stored_model(SMALL, parts=(), tokenizer=TOKENIZER)))["lacking"]
-    assert "no mlm" in bare["masks"] == bare["sides"] and "no pooler and no next_sentence" in bare["next"]
+    assert "no head for masked words" in bare["masks"] == bare["sides"] and "no pooler" in bare["next"]
     assert not bare["attention"] and not bare["preparation"]
     recurrent = RecurrentConfig(vocab_size=len(WORDS), hidden_size=16, num_layers=1)
     lstm = described(loaded(stored_model(recurrent, parts=("mlm",))))["lacking"]

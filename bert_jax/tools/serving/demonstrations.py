@@ -457,8 +457,17 @@ QUESTIONS: dict[str, type[Question]] = {
 def lacking(model: PretrainedModel) -> dict[str, str]:
     """Return why a model cannot answer a question, in a sentence, by the name of the question; "" if it can."""
 
+    def has(part: str, words: str) -> None:
+        if part not in model.network.parts:
+            raise UserError(f"its checkpoint has no {words}, which pre-training makes and most fine-tuned models drop")
+
+    def fills() -> None:
+        has("mlm", "head for masked words")
+        check_fills_masks(model)
+
     def has_segments() -> None:
-        model.network.require("pooler", "next_sentence")
+        has("pooler", "pooler")
+        has("next_sentence", "head for next sentences")
         if model.config.type_vocab_size == 1:
             raise UserError("this model has one segment and cannot read pairs")
 
@@ -468,8 +477,8 @@ def lacking(model: PretrainedModel) -> dict[str, str]:
 
     checks: dict[str, tuple[Callable[[], Any], ...]] = dict.fromkeys(QUESTIONS, (model.need_tokenizer,))
     for name, check in {
-        "masks": lambda: check_fills_masks(model),
-        "sides": lambda: check_fills_masks(model),
+        "masks": fills,
+        "sides": fills,
         "next": has_segments,
         "attention": attends,
     }.items():

@@ -559,7 +559,8 @@ ablations.ask = function ask() { this.found = state.about.study; this.redraw(); 
 const sections = {masks, next, pieces, journey, attention, sides, senses, neighbours, preparation, ablations};
 
 function show() {
-  const id = location.hash.slice(1) in sections ? location.hash.slice(1) : "masks";
+  const able = state.about ? Object.keys(sections).find((name) => !reason(name)) : undefined; // what is shown first
+  const id = location.hash.slice(1) in sections ? location.hash.slice(1) : able ?? "masks";
   for (const [name, section] of Object.entries(sections)) section.element.hidden = name !== id;
   for (const link of document.querySelectorAll("nav a")) {
     const here = link.hash === `#${id}`;
@@ -595,7 +596,9 @@ function choose(name) {
     section.found = null;
     section.divided = null;
     section.place.replaceChildren();
-    document.querySelector(`nav a[href="#${id}"]`).classList.toggle("lacking", Boolean(reason(id)));
+    const link = document.querySelector(`nav a[href="#${id}"]`), why = reason(id);
+    link.classList.toggle("lacking", Boolean(why));
+    link.title = why;
   }
   show();
 }
