@@ -5,6 +5,7 @@ fixed length (an array), Literal, unions and other dataclasses; nothing is conve
 sentence that describes a field and the `Range` of a number. What is checked is therefore what /openapi.json shows.
 """
 
+import asyncio
 import dataclasses
 import functools
 import inspect
@@ -17,6 +18,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from bert_jax.files import parse_object
 
 Body = TypeVar("Body")
+
+LARGE = 65_536
+"""Bytes of a body that is read in a thread."""
 
 
 class Refusal(Exception):
@@ -65,6 +69,13 @@ def read_body(body: bytes, kind: type[Body], limits: Limits) -> Body:
     except ValueError as error:
         raise Refusal(400, f"the body {error}") from None
     return _read(kind, values, "", limits)
+
+
+async def read_aside(body: bytes, kind: type[Body], limits: Limits) -> Body:
+    """Return what `read_body` returns; a thread reads a large body, which may take seconds, and others go on."""
+    if len(body) < LARGE:
+        return read_body(body, kind, limits)
+    return await asyncio.to_thread(read_body, body, kind, limits)
 
 
 def _read(hint: Any, value: Any, place: str, limits: Limits) -> Any:
