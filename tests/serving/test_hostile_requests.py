@@ -197,6 +197,9 @@ def test_long_lists_are_read_without_a_look_at_each_entry():
     """Two megabytes of entries would keep the server from all others for seconds."""
     body, limits = json.dumps({"inputs": ["a"] * 1000}).encode(), Limits(10, 4)
     assert len(read_body(body, EmbedBody, limits).inputs) == 1000
+    with pytest.raises(Refusal, match="more than 10000 lists and objects"):
+        read_body(b'{"inputs": [' + b"[1]," * 10_000 + b"[1]]}", EmbedBody, limits)
+    assert read_body(json.dumps({"inputs": '[{"' * 10_000}).encode(), EmbedBody, Limits(10**6, 4))
     for inputs in [[1]] * 5, [1] * 11, ["a", 1, "a", "a", "a"]:
         with pytest.raises(Refusal, match="entries, and at most 4 are read") as refused:
             read_body(json.dumps({"inputs": inputs}).encode(), EmbedBody, limits)
