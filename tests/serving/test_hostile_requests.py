@@ -1,7 +1,9 @@
 """Requests that are malformed or hostile: each is answered with one error in JSON, and the server goes on."""
 
+import asyncio
 import dataclasses
 import json
+import threading
 import typing
 
 import numpy as np
@@ -10,6 +12,7 @@ from serving import QuickEngine, models
 from starlette.testclient import TestClient
 
 from bert_jax.config.serving import ServeConfig
+from bert_jax.tools.serving import bodies
 from bert_jax.tools.serving.app import make_app
 from bert_jax.tools.serving.bodies import Limits, Refusal, read_body
 from bert_jax.tools.serving.native import ROUTES, EmbedBody
@@ -194,10 +197,19 @@ def test_long_lists_are_read_without_a_look_at_each_entry():
     """Two megabytes of entries would keep the server from all others for seconds."""
     body, limits = json.dumps({"inputs": ["a"] * 1000}).encode(), Limits(10, 4)
     assert len(read_body(body, EmbedBody, limits).inputs) == 1000
+    with pytest.raises(Refusal, match="more than 10000 lists and objects"):
+        read_body(b'{"inputs": [' + b"[1]," * 10_000 + b"[1]]}", EmbedBody, limits)
+    assert read_body(json.dumps({"inputs": '[{"' * 10_000}).encode(), EmbedBody, Limits(10**6, 4))
     for inputs in [[1]] * 5, [1] * 11, ["a", 1, "a", "a", "a"]:
         with pytest.raises(Refusal, match="entries, and at most 4 are read") as refused:
             read_body(json.dumps({"inputs": inputs}).encode(), EmbedBody, limits)
         assert refused.value.status == 413
+
+
+def test_a_large_body_is_read_in_a_thread(monkeypatch):
+    monkeypatch.setattr(bodies, "read_body", lambda *_: threading.current_thread() is threading.main_thread())
+    read = [asyncio.run(bodies.read_aside(b" " * size, EmbedBody, Limits(1, 1))) for size in (9, bodies.LARGE)]
+    assert read == [True, False]
 
 
 def test_bodies_together_are_bounded(client):
@@ -221,7 +233,7 @@ def test_a_failure_of_ours_is_500_without_its_reason(client, monkeypatch):
     def fails(*_):
         raise ValueError("a secret of the server")
 
-    monkeypatch.setattr("bert_jax.tools.serving.app.read_body", fails)
+    monkeypatch.setattr("bert_jax.tools.serving.bodies.read_body", fails)
     answer = client.post("/embed", json={"inputs": "a"})
     assert_refused(client, answer, 500)
     assert "secret" not in answer.text

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bert_jax import __version__
 from bert_jax.config.serving import ServeConfig
 from bert_jax.tools.serving import native, openai
-from bert_jax.tools.serving.bodies import Limits, Refusal, read_body
+from bert_jax.tools.serving.bodies import Limits, Refusal, read_aside
 from bert_jax.tools.serving.engine import Engine
 from bert_jax.tools.serving.openapi import described, page
 from bert_jax.tools.serving.questions import longest_text
@@ -74,7 +74,9 @@ def _endpoint(service: Service, route: Route) -> Callable[[Request], Awaitable[R
 async def _answer(service: Service, route: Route, kind: Any, request: Request) -> Response:
     """Read the body of a request, ask, and return the answer; the question is dropped when the client goes away."""
     need_json(request.scope)
-    asked = read_body(await request.body(), kind, Limits(service.config.max_characters, service.config.max_inputs))
+    asked = await read_aside(
+        await request.body(), kind, Limits(service.config.max_characters, service.config.max_inputs)
+    )
     name = service.choose(route, asked.model)
     answering = asyncio.ensure_future(route.answer(service, name, asked))
     gone = asyncio.ensure_future(_disconnected(request.receive))

@@ -5,10 +5,12 @@ fixed length (an array), Literal, unions and other dataclasses; nothing is conve
 sentence that describes a field and the `Range` of a number. What is checked is therefore what /openapi.json shows.
 """
 
+import asyncio
 import dataclasses
 import functools
 import inspect
 import json
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -17,6 +19,13 @@ from typing import Annotated, Any, Literal, TypeVar
 from bert_jax.files import parse_object
 
 Body = TypeVar("Body")
+
+LARGE = 65_536
+"""Bytes of a body that is read in a thread."""
+
+PARTS = 10_000
+"""Lists and objects in a body of few entries. More take seconds, in which the collections of Python stop all threads.
+"""
 
 
 class Refusal(Exception):
@@ -60,11 +69,30 @@ def read_body(body: bytes, kind: type[Body], limits: Limits) -> Body:
       Refusal: 400 for what is not one JSON object in UTF-8 (with repeated names, NaN or halves of surrogates it is
         none), 413 for a string or list that is too long, 422 for values of other types, unknown names and missing ones.
     """
+    most = max(PARTS, 4 * limits.entries)
+    if _parts(body) > most:
+        raise Refusal(413, f"the body has more than {most} lists and objects; ask in parts")
     try:
         values = parse_object(body, finite=True)
     except ValueError as error:
         raise Refusal(400, f"the body {error}") from None
     return _read(kind, values, "", limits)
+
+
+def _parts(body: bytes) -> int:
+    """Return the number of lists and objects in JSON."""
+    count = sum(map(body.count, b"[{"))
+    if count <= PARTS:
+        return count
+    bare = re.sub(rb'(?s)"(?:[^"\\]++|\\.)*+"?', b"", body)  # without strings; also of one without an end, at once
+    return sum(map(bare.count, b"[{"))
+
+
+async def read_aside(body: bytes, kind: type[Body], limits: Limits) -> Body:
+    """Return what `read_body` returns; a thread reads a large body, which may take seconds, and others go on."""
+    if len(body) < LARGE:
+        return read_body(body, kind, limits)
+    return await asyncio.to_thread(read_body, body, kind, limits)
 
 
 def _read(hint: Any, value: Any, place: str, limits: Limits) -> Any:

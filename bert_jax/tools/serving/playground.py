@@ -23,7 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tools.search.index import SearchIndex, read_index
-from bert_jax.tools.serving.bodies import Limits, Refusal, read_body
+from bert_jax.tools.serving.bodies import Limits, Refusal, read_aside
 from bert_jax.tools.serving.demonstrations import MOST_CHARACTERS, MOST_LINES, QUESTIONS, Question, checked, described
 from bert_jax.tools.serving.engine import Engine
 from bert_jax.tools.serving.security import need_json
@@ -128,7 +128,7 @@ def _answered(engine: Engine, kind: type[Question]) -> Endpoint:
 
 async def _asked(request: Request, kind: Any) -> Any:
     need_json(request.scope)
-    return read_body(await request.body(), kind, Limits(MOST_CHARACTERS, MOST_LINES))
+    return await read_aside(await request.body(), kind, Limits(MOST_CHARACTERS, MOST_LINES))
 
 
 def _opened_index(path: str, engine: Engine) -> tuple[str, SearchIndex]:

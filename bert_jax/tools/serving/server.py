@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -48,6 +49,7 @@ def run_serve(words: Iterable[str], config: ServeConfig) -> int:
     listener = listen(config)
     print(f"opening {', '.join(places.values())}", flush=True)
     server = Server({name: load(place) for name, place in places.items()}, config, token, listener)
+    gc.freeze()  # of a quarter of a million objects, a collection in the midst of requests would stop all for long
     listener.listen(BACKLOG)  # before the address is printed, which programs may be waiting for
     print(server.greeting(), flush=True)
     server.run(sockets=[listener])
