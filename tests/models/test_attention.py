@@ -81,7 +81,7 @@ def test_a_row_alone_has_the_bits_that_it_has_in_a_batch():
 
     @jax.jit
     def attended(query, key, value, padding):
-        return attention(query, key, value, AttentionMask(padding=padding), collect=True)
+        return attention(query, key, value, AttentionMask(padding=padding), None, 0.1, collect=True)  # as models do
 
     for alone, both in zip(
         attended(query[:1], key[:1], value[:1], padding[:1]), attended(query, key, value, padding), strict=True

@@ -439,7 +439,8 @@ def attention(
     products: HeadProducts = PLAIN,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Return dropout(softmax(query · keyᵀ / √D + adder)) · value; see `AttentionKernel` for arguments and results."""
-    if query.shape[0] == 1 and key.shape[1] > ALIKE and not rate and products is PLAIN and platform_in_use() == "cpu":
+    exact = not rate or dropout_key is None
+    if query.shape[0] == 1 and key.shape[1] > ALIKE and exact and products is PLAIN and platform_in_use() == "cpu":
         return _of_two(query, key, value, mask, collect)
     scores = products.scores(query, key) * query.shape[-1] ** -0.5
     weights = jax.nn.softmax(scores + mask.adder(), axis=-1)
