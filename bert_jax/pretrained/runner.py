@@ -25,6 +25,7 @@ from bert_jax.devices.hardware import memory_advice
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining, with_head_gates, with_memory
 from bert_jax.models.bert_parameters import SHARE_ROWS, TOKEN_VECTORS
+from bert_jax.models.costs import scans
 from bert_jax.models.layers import PackedTexts
 from bert_jax.models.pooling import combine, pool, read_mask, token_vectors, unit_vectors
 from bert_jax.models.protocol import EncoderOutput
@@ -41,6 +42,7 @@ class Parameters:
         self._shardings = jax.tree.map(lambda leaf: leaf.sharding, tree)
         self._wanted = {path: _kind(leaf) for path, leaf in leaf_paths(tree).items()}
         self._good = jax.tree.leaves(tree)  # arrays of JAX, which nobody can change
+        self._divided: tuple[list[Any], Any] = ([], None)
 
     def replace(self, tree: dict[str, Any]) -> None:
         """Replace the parameters with `tree`, a pytree of NumPy or JAX arrays with the same names, shapes and dtype."""
@@ -57,6 +59,20 @@ class Parameters:
         if structure == self._structure and all(map(operator.is_, leaves, self._good)):
             return self.tree
         return self._placed(self.tree)
+
+    def by_layer(self) -> dict[str, Any]:
+        """Return `current()` with a tuple of the rows of each array of the encoder, which share the array's memory.
+
+        A program on a CPU copies what it takes of an array, all layers each time, and for one text that takes longer
+        than the rest of the computation.
+        """
+        params = self.current()
+        leaves = jax.tree.leaves(params[ENCODER])
+        known, divided = self._divided
+        if len(known) != len(leaves) or not all(map(operator.is_, known, leaves)):
+            divided = jax.tree.map(_rows, params[ENCODER])
+            self._divided = leaves, divided
+        return params | {ENCODER: divided}
 
     def _placed(self, tree: dict[str, Any]) -> dict[str, Any]:
         leaves = leaf_paths(tree)
@@ -76,6 +92,11 @@ class Parameters:
             )
 
 
+def _rows(array: jax.Array) -> tuple[jax.Array, ...]:
+    (device,) = array.devices()
+    return tuple(jax.device_put(row, device, may_alias=True) for row in np.asarray(array))
+
+
 def not_finite(tree: dict[str, Any]) -> list[str]:
     """Return the paths of the arrays in which a value is NaN or infinite."""
     return [path for path, leaf in leaf_paths(tree).items() if not np.isfinite(np.asarray(leaf)).all()]
@@ -85,6 +106,8 @@ def _kind(leaf: Any) -> str:
     return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(np.shape(leaf))}"
 
 
+ENCODER = "encoder"
+"""The part of the parameters whose arrays have an axis of layers."""
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 PACKED = ("text_ids", "text_starts")  # of rows of several texts
 WORDS_AT_ONCE = 16  # masked words whose logits are computed together
@@ -235,8 +258,13 @@ class Compiled:
     def __init__(self, function: Any, network: Any, parameters: Parameters, mesh: Mesh, static: tuple[str, ...] = ()):
         self._parameters, self._mesh = parameters, mesh
         shardings = sharding.gathered(jax.tree.map(lambda leaf: leaf.sharding, parameters.tree))
+        alone = mesh.size == 1 and mesh.devices.flat[0].platform == "cpu" and ENCODER in parameters.tree
+        self._by_layer: bool = alone and not scans(network.config, network.compute)
 
         def whole(params: Any, batch: Any, **options: Any):
+            if self._by_layer:
+                rows = jax.tree.map(jnp.stack, params[ENCODER], is_leaf=lambda node: isinstance(node, tuple))
+                params = params | {ENCODER: rows}
             return function(network, jax.lax.with_sharding_constraint(params, shardings), batch, **options)
 
         self._jitted = jax.jit(
@@ -247,7 +275,8 @@ class Compiled:
         """Return the result on the devices; rows that only fill the mesh come last (see `host`)."""
         with _fitting():
             placed = {name: self.placed(values) for name, values in batch.items()}
-            return self._jitted(self._parameters.current(), placed, **options)
+            params = self._parameters.by_layer() if self._by_layer else self._parameters.current()
+            return self._jitted(params, placed, **options)
 
     def placed(self, values: np.ndarray) -> jax.Array:
         """Return `values` on the devices, with copies of the last row, so that they share the rows evenly."""
