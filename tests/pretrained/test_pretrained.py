@@ -22,6 +22,7 @@ from pretrained_model import (
 from small_model import compiled
 
 from bert_jax.analysis.texts import check_vectors, layer_vectors
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import HeadConfig
 from bert_jax.data.sequences import ladder
 from bert_jax.errors import UserError
@@ -30,7 +31,7 @@ from bert_jax.models.pooling import LAYERS_READ, combine
 from bert_jax.models.task import BertForTask
 from bert_jax.parameters import total_size
 from bert_jax.pretrained.encodings import read_texts
-from bert_jax.pretrained.runner import Compiled
+from bert_jax.pretrained.runner import Compiled, Parameters
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +273,22 @@ def test_a_layer_alone_sees_what_it_sees_in_the_model(form):
     found = np.asarray(layer(encoding.hidden_states[number], encoding.attention_mask))
     real = encoding.attention_mask > 0
     np.testing.assert_allclose(found[real], encoding.hidden_states[number + 1][real], atol=1e-5)
+
+
+def test_arrays_of_the_layers_one_by_one_are_the_memory_of_the_whole(model):
+    parameters = Parameters(model.params)
+    whole = leaf_paths(model.params["encoder"])
+    rows = parameters.by_layer()["encoder"]
+    assert parameters.by_layer()["encoder"] is rows
+    for path, row in leaf_paths(rows).items():
+        *names, number = path.split("/")
+        array = whole["/".join(names)]
+        np.testing.assert_array_equal(row, array[int(number)])
+        place = array.unsafe_buffer_pointer() + int(number) * row.nbytes
+        assert row.unsafe_buffer_pointer() == place or place % 64, "only rows that are not aligned are copied"
+    parameters.replace(jax.tree.map(lambda leaf: leaf + 1, model.params))
+    changed = jax.tree.leaves(parameters.by_layer()["encoder"])[0]
+    np.testing.assert_array_equal(changed, jax.tree.leaves(rows)[0] + 1)
 
 
 def test_printing_shows_every_parameter(model):
