@@ -8,7 +8,7 @@ import typing
 
 import numpy as np
 import pytest
-from serving import QuickEngine, models
+from stand_in_engines import QuickEngine, models
 from starlette.testclient import TestClient
 
 from bert_jax.config.serving import ServeConfig

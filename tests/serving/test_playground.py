@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from pretrained_model import SMALL, TOKENIZER, WORDS, loaded, stored_model
-from serving import DirectEngine
+from stand_in_engines import DirectEngine
 from starlette.testclient import TestClient
 
 from bert_jax.analysis.words import word_senses

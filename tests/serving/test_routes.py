@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from serving import QuickEngine, models, vector
+from stand_in_engines import QuickEngine, models, vector
 from starlette.testclient import TestClient
 
 from bert_jax.config.serving import ServeConfig

@@ -4,7 +4,7 @@ import base64
 import logging
 
 import pytest
-from serving import QuickEngine, models
+from stand_in_engines import QuickEngine, models
 from starlette.testclient import TestClient
 
 from bert_jax.config.serving import ServeConfig, named_models

@@ -13,7 +13,7 @@ import urllib.request
 
 import processes
 import pytest
-from serving import QuickEngine, models
+from stand_in_engines import QuickEngine, models
 
 from bert_jax.config.serving import ServeConfig
 from bert_jax.errors import UserError

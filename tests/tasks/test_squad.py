@@ -404,14 +404,13 @@ def test_a_model_answers_new_texts_by_the_threshold_of_its_dev_set(task, given, 
         config=types.SimpleNamespace(longest_sequence=24),
     )
 
-    def task_scores(batch):
-        rows = np.zeros((*batch["input_ids"].shape, 2), np.float32)
-        context = batch["token_type_ids"][0].argmax()
-        rows[0, 0], rows[0, context + 3] = 5, (4, 3)  # null odds 3
-        return rows
+    def compute(_, features, batch_size, progress):
+        (ids,), (types,) = features.input_ids, features.token_type_ids
+        rows = np.zeros((1, len(ids), 2), np.float32)
+        rows[0, 0], rows[0, types.argmax() + 3] = 5, (4, 3)  # null odds 3
+        yield np.array([0]), rows
 
-    runner = types.SimpleNamespace(task_scores=task_scores, packs_scores=False)
-    (answer,) = answers.predict(model, runner, ("a b?", "bad ab, ab"), batch_size=8, progress=False)
+    (answer,) = answers.predict(model, compute, ("a b?", "bad ab, ab"), batch_size=8, progress=False)
     assert answer.text == said and (answer.candidates[0][0] == "") == (task == "squad_v2")
 
 
