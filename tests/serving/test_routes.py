@@ -168,7 +168,7 @@ def test_what_the_engine_says_has_its_status(client, engine, failure, status, ki
 
 
 def test_an_answer_with_nan_is_an_error(client, engine, monkeypatch):
-    monkeypatch.setattr("serving.vector", lambda text: np.array([np.nan] * 8, np.float32))
+    monkeypatch.setattr("stand_in_engines.vector", lambda text: np.array([np.nan] * 8, np.float32))
     assert client.post("/embed", json={"inputs": "a"}).status_code == 500
 
 
