@@ -115,9 +115,6 @@ class Batching:
             for (_, future), vector in zip(taken, vectors, strict=True):
                 future.set_result(vector)
 
-    async def drain(self, seconds: float) -> None:
-        self.ready = False
-
 
 def by_onnxruntime(model: bert_jax.PretrainedModel, directory: str) -> Callable[[Sequence[str]], np.ndarray]:
     """Return a function from texts to vectors by the file model.onnx of a directory."""

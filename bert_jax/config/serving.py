@@ -15,7 +15,8 @@ class EngineOptions:
 
     positions: int = 2048
     """Most positions of a batch, padding included. Larger batches use wide processors better, and a text that has just
-    arrived waits longer for the batch before it."""
+    arrived waits longer for the batch before it. On a CPU, answers of batches of more than 2,048 may differ by rounding
+    from those that the library gives."""
     max_requests: int = 256
     """Most requests that are accepted and not yet answered; more are told to come again."""
     max_texts: int = 4096

@@ -7,12 +7,11 @@ both say the same.
 On a CPU they also say the same to the bit, whoever else is in the batch. There the sums of a matrix product and of a
 softmax are added up in an order that follows from the shapes: it is that of the same text alone if rows are multiples
 of BLOCK positions wide, if a text that shares its row lies within one block, and if heads, too, read at least BLOCK
-rows. The number of rows, the other texts and the place in the block then change nothing. So the width of a row follows
-from the length of the text alone (`row_width`).
+rows. The number of rows, the other texts and the place in the block then change nothing, in batches of up to POSITIONS.
+So the width of a row follows from the length of the text alone (`row_width`).
 """
 
 import dataclasses
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
@@ -37,6 +36,10 @@ from bert_jax.progress import track
 
 BLOCK = 64
 """Positions. Sums run over vectors of 16 numbers, four at a time, on a processor with AVX-512, and less on others."""
+POSITIONS = 2048
+"""Most positions of a batch of several rows on a CPU. From 4,096 on XLA divides products in another way, and a text no
+longer has the bits that it has alone (scripts/measure_rows.py). What a feed-forward network keeps of 2,048 also stays
+in the caches: 12 MiB for a width of 384."""
 
 
 class Output(Protocol):
@@ -227,14 +230,6 @@ class BlockBatches:
             yield numbers, batch_of(self._features, numbers, row, start, shape, self._packed)
 
 
-def cached_positions() -> int:
-    """Return of how many positions the states of a layer stay in the caches of a CPU.
-
-    What a feed-forward network keeps of 2,048 positions is 12 MiB for a width of 384, and 25 for 768.
-    """
-    return max(2048, 1024 * (os.cpu_count() or 1))
-
-
 LONG = 10  # number of batches from which on a progress bar is shown
 
 
@@ -256,7 +251,7 @@ def in_batches(
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be positive")
     if platform_in_use() == "cpu":
-        found = BlockBatches(features, longest, batch_size, cached_positions(), packed)
+        found = BlockBatches(features, longest, batch_size, POSITIONS, packed)
         count = len(found)
     elif packed and len(features) > 1:
         found = PackedBatches(features, batch_size)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from task_models import make_features
 
+from bert_jax.config.serving import EngineOptions
 from bert_jax.data.sequences import text_places
-from bert_jax.pretrained.outputs import BLOCK, BlockBatches, most_likely, row_width
+from bert_jax.pretrained.outputs import BLOCK, POSITIONS, BlockBatches, most_likely, row_width
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -29,6 +30,10 @@ def test_every_text_is_there_once_in_a_row_of_its_own_width(packed):
 def test_widths_are_blocks_up_to_what_the_model_reads():
     assert [row_width(n, 512) for n in (1, 64, 65, 129, 300, 512)] == [64, 64, 128, 192, 384, 512]
     assert [row_width(n, 40) for n in (1, 40)] == [40, 40], "a table of 40 positions has no more"
+
+
+def test_batches_of_the_server_are_no_larger_than_those_of_the_library():
+    assert EngineOptions().positions == POSITIONS, "larger ones have other bits"
 
 
 def test_the_most_likely_words_are_those_of_a_stable_order():

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 TEXT = "the cat sat on the big mat ."
 HOSTILE = '<img src=x onerror="alert(1)"> <script>alert(2)</script> cat'
-DEADLINE = 2_000
+DEADLINE = 20_000
 """Milliseconds from a key or click until the answer is on the page, on a machine that is busy; 200 where it is not."""
 DOCUMENTS = ["the cat sat on the mat", "a dog ran", "the old house", "birds flew on"]
 

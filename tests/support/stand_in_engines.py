@@ -22,7 +22,7 @@ def model(kind: str = "", labels: tuple[str, ...] = (), parts: tuple[str, ...] =
     sizes = types.SimpleNamespace(hidden_size=WIDTH, num_layers=2, longest_sequence=12, two_directions=False)
     return types.SimpleNamespace(
         path="somewhere",
-        network=types.SimpleNamespace(parts=parts),
+        network=types.SimpleNamespace(parts=parts, fills_masks="mlm" in parts),
         head=HeadConfig(kind=kind, labels=labels) if kind else None,
         config=sizes,
         embedding=changes.get("embedding", EmbeddingConfig(form=SingleVector())),

@@ -39,7 +39,7 @@ class Route:
 
 def fills_masks(model: PretrainedModel) -> bool:
     """Return whether a model predicts masked words."""
-    return "mlm" in model.network.parts and model.head is None and not model.config.two_directions
+    return model.network.fills_masks and model.head is None and not model.config.two_directions
 
 
 def classifies(model: PretrainedModel) -> bool:
