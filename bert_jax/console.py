@@ -52,6 +52,7 @@ from bert_jax.config.options import (
     to_dict,
 )
 from bert_jax.config.presets import shipped_configs, shipped_studies
+from bert_jax.config.pretraining import PHASE_GROUPS
 from bert_jax.errors import UserError, first_lines, is_of_cloud_storage, need_cloud_storage, need_known_place
 
 
@@ -586,7 +587,8 @@ def _spelled_out(arguments: list[str], names: list[str], config: Any, others: Se
 
     It may suggest one of `others`, such as an option of a kind that is not chosen.
     """
-    phase_fields = [field.name for field in dataclasses.fields(PhaseConfig)] if hasattr(config, "phases") else []
+    fields = dataclasses.fields(PhaseConfig) if hasattr(config, "phases") else ()
+    phase_fields = [field.name for field in fields if field.name not in PHASE_GROUPS]  # --model.name is the run's
     out, takes_value, is_whole = [], False, False
     for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
         if takes_value or not word.startswith("--"):

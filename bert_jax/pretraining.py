@@ -8,10 +8,11 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, cast
 
 import jax
@@ -33,7 +34,7 @@ from bert_jax.checkpoints.workdir import (
     resumable,
     with_commits,
 )
-from bert_jax.config import CheckpointConfig, Config, Phase, resolve_phases, resolve_stages
+from bert_jax.config import CheckpointConfig, Config, Phase, config_of_phase, resolve_phases, resolve_stages
 from bert_jax.config.checks import check, check_given, check_ramps
 from bert_jax.config.objective import MaskedWords
 from bert_jax.config.options import (
@@ -43,7 +44,7 @@ from bert_jax.config.options import (
     lengthens,
     to_dict,
 )
-from bert_jax.config.pretraining import traced_steps
+from bert_jax.config.pretraining import phase_notes, started_afresh, traced_steps
 from bert_jax.data.examples import StoreExamples, batch_layout
 from bert_jax.data.mixtures import Corpus, Mixture
 from bert_jax.data.pipeline import batches
@@ -170,8 +171,8 @@ def pretrain(
         checkpoint could not be written or the loss is no longer finite, and the newest good checkpoint stays.
     """
     wall_time = WallTime()
-    if objective is not None and config.data.packing == "auto":  # it may not know of several texts in a row
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, packing="off"))
+    if objective is not None:  # it may not know of several texts in a row
+        config = _unpacked(config)
     problem = _opened(config, devices, objective or default_objective, optimizer, schedule)
     options, learner, result = problem.config, problem.learner, Result(0, {}, 0)
     if (last := _complete(problem)) is not None:
@@ -193,7 +194,7 @@ def pretrain(
         steps.begin(result.step)
         state, position, report, restored = _start(problem, checkpoints, workdir, signals)
         result = Result(int(state.step), {}, 0)
-        terms = records(learner.objective.terms)
+        terms = records(learner.terms)
         events.start(result.step, list(learner.mesh.devices.flat), resumed=restored, terms=terms)
         origins = None if report is None else report.table()
         announce(learner, problem.corpus, origins, options.workdir, result.step, position)
@@ -204,17 +205,45 @@ def pretrain(
             return result
         started = Started(workdir=workdir, faults=options.faults, events=events, signals=signals, wall_time=wall_time)
         opened = _open_run(problem, started, checkpoints, result.step, closing)
+        told = None
         while (owed or result.step < options.total_steps) and not result.exit_code:
             last = result.step - owed  # of an evaluation that is owed, the step that it belongs to is over
             phase = next(each for each in learner.stages if last < each.end)
             signals.saving = None  # the previous phase has saved its last step
             wall_time.switch("setup")
+            if phase.index != told and len(options.phases) > 1:
+                told = phase.index
+                _tell_of_phase(learner, events, options, told, result.step)
             task = PhaseTask(problem, opened, phase, steps.of(phase), result.step, position, owed)
             state, position, result = _train_phase(task, opened, state)
             owed = False
         if result.step >= options.total_steps:
             checkpoints.finish()
     return dataclasses.replace(result, exit_code=signals.exit_code)
+
+
+def _unpacked(config: Config) -> Config:
+    """Return the options without packed rows, also in the phases, unless they are asked for."""
+    data = lambda options: dataclasses.replace(options, packing="off") if options.packing == "auto" else options
+    phases = tuple(dataclasses.replace(phase, data=data(phase.data)) for phase in config.phases)
+    return dataclasses.replace(config, data=data(config.data), phases=phases)
+
+
+def _tell_of_phase(learner: Learner, events: Events, config: Config, index: int, step: int) -> None:
+    """Say which phase trains from `step` on; note it, with its losses and what it changes, for readers of the run."""
+    begin = resolve_phases(config)[index].begin
+    if begin == step and (notes := learner.notes[index]):
+        say(f"phase {index} begins after step {step:,}: {', '.join(notes)}")
+    events.write(
+        "phase",
+        step,
+        phase=index,
+        begin=begin,
+        objective=config_of_phase(config, index).objective.name,
+        changes=config.phases[index].changes,
+        afresh=list(started_afresh(config, index)),
+        terms=records(learner.objectives[index].terms),
+    )
 
 
 def _train_phase(task: "PhaseTask", opened: Opened, state: TrainState) -> tuple[TrainState, Position, Result]:
@@ -274,9 +303,10 @@ class PhaseTask:
         """Held-out metrics of the newest step; {} if there is no evaluation after it."""
         self._seen, self._skipped = position.seen_in(phase.index), position.skipped
         self._evaluation = self._samples = self._unigram = None
+        self._objective, self._main = learner.objectives[phase.index], learner.main[phase.index]
         if corpus.held_out:
             self._evaluation = Evaluation(
-                learner.objective,
+                self._objective,
                 config.evaluation,
                 held_out_examples(config, phase, corpus.held_out),
                 corpus.shares(phase),
@@ -288,7 +318,10 @@ class PhaseTask:
                 self._unigram = unigram
                 events.write("baseline", begin, **unigram)
             tokenizer, samples = corpus.store.tokenizer(), config.evaluation.samples
-            self._samples = make_samples(learner, self._evaluation, tokenizer, config.objective, samples)
+            options, shardings = config_of_phase(config, phase.index).objective, shardings.params
+            self._samples = make_samples(
+                self._objective.model, self._evaluation, tokenizer, options, shardings, samples
+            )
         rates = Rates(peak_flops(mesh), wall_time=opened.wall_time)
         places_after = sum(each.steps * each.tokens_per_step for each in learner.stages if each.begin >= phase.end)
         self._guard = guard = Guard(config.faults, position.guard_of(phase.index))
@@ -296,12 +329,12 @@ class PhaseTask:
             opened.metrics,
             rates,
             HostTimes(events),
-            GuardedSteps(rates, guard, events, learner.objective.model, phase, places_after, learner.main),
+            GuardedSteps(rates, guard, events, self._objective.model, phase, places_after, self._main),
             every=config.log_every_steps,
             total=config.total_steps,
             every_step=True,
         )
-        self.replicas: Replicas = Replicas(shardings, mesh, events)
+        self.replicas: Replicas = Replicas(learner.shardings, mesh, events)
         self._saver = Saver(
             opened,
             self.reporter,
@@ -357,7 +390,7 @@ class PhaseTask:
 
     def draw(self) -> None:
         """Draw the curves of the run into its directory, together with the metrics of word frequencies alone."""
-        workdir, terms = self._opened.workdir, self.learner.objective.terms
+        workdir, terms = self._opened.workdir, self.learner.terms
         if workdir.is_ours():
             self._opened.metrics.draw(terms, self._unigram, _name(self.config.workdir))
         self._drawn = time.monotonic()
@@ -375,6 +408,8 @@ class PhaseTask:
                     of_average = evaluation.run(average, opened.signals, rates)
                     evaluated |= {f"ema_{name}": value for name, value in of_average.items()}
                 details |= evaluated
+                if len(self.config.phases) > 1:
+                    details["phase"] = self.phase.index
             if self._samples is not None:
                 sampled = self._samples.run(state.params, opened.signals, rates)
                 opened.events.write("sampled", step, samples=sampled)
@@ -382,7 +417,7 @@ class PhaseTask:
             if time.monotonic() - self._drawn > PICTURE_SECONDS:
                 self.draw()
         if step == self.config.total_steps and self._unigram is not None:
-            size, terms = self._opened.workdir.vocabulary.vocab_size, self.learner.objective.terms
+            size, terms = self._opened.workdir.vocabulary.vocab_size, self._objective.terms
             for line in too_little(step, terms, evaluated, self._unigram, size):
                 say(line)
         return evaluated
@@ -395,7 +430,7 @@ class PhaseTask:
         options = self.config.checkpoint
         if due(step, options.every_steps) or self.evaluated and options.keep_best:
             self._owes_save = True
-        main = self.evaluated.get(self.learner.main, 0.0)
+        main = self.evaluated.get(self._main, 0.0)
         if self._owes_save and self._is_finite() and math.isfinite(main):
             self._saver.save(step, state, self.evaluated or None)
             self._owes_save = False
@@ -462,8 +497,10 @@ def _complete(problem: Problem) -> Restored | None:
     return None if restored is None or restored.step < newest else restored
 
 
-def _open_checkpoints(options: CheckpointConfig, workdir: WorkDirectory, main: str, events: Events) -> Checkpoints:
-    """Return the checkpoints of the run in `workdir`, the best ones by the held-out loss `main`."""
+def _open_checkpoints(
+    options: CheckpointConfig, workdir: WorkDirectory, main: tuple[str, ...], events: Events
+) -> Checkpoints:
+    """Return the checkpoints of the run in `workdir`, the best ones by the held-out loss `main` of their phase."""
     committed_locally = lambda step, seconds: events.write("saved_locally", step, seconds=seconds)
     return Checkpoints(
         workdir.checkpoints,
@@ -485,7 +522,7 @@ def _open_run(
         workdir.path,
         total_steps=config.total_steps,
         start_step=start_step,
-        terms=problem.learner.objective.terms,
+        terms=problem.learner.terms,
         wall_time=started.wall_time,
         trackers=lambda: trackers(config.sinks, workdir.run_id, _name(config.workdir), to_dict(config)),
     )
@@ -534,7 +571,10 @@ def _described(
     if not (resumed := from_first(has_checkpoint(config.workdir))):
         check_ramps(config)
     config = with_commits(config, ("init_from", "objective.distillation.teacher"))
-    source = open_source(config.init_from, config.init_from_layers, config.model, config.objective, resumed)
+    first = config_of_phase(config, 0)
+    source = open_source(
+        config.init_from, config.init_from_layers, first.model, first.objective, resumed, config.init_from_changes
+    )
     corpus = open_corpus(config)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))
     # All hosts plan with the memory of the first one's devices, so that they compute alike.
@@ -546,7 +586,8 @@ def _described(
         table_rows(source, learner.objective.model.parameters, tokenizer)  # raises where it does not fit
     facts = {"checkpoint.local_path": "given" if config.checkpoint.local_path else "not given"}
     check_alike(lambda: corpus.fingerprints() | source_fingerprint(source) | learner.own_names | facts)
-    if make_objective is default_objective and (note := remark(config.model)):
+    last = config_of_phase(config, len(config.phases) - 1)
+    if make_objective is default_objective and (note := remark(last.model)):
         say(note)
     return Problem(config, learner, corpus, source)
 
@@ -569,14 +610,17 @@ def make_learner(
       UserError: the model's table of parameters and what it initializes differ, or what was given is no optimizer or no
         schedule.
     """
-    model, taught, size, given = config.model, config.objective.taught, None, {}
+    taught, size, given = config.objective.taught, None, {}
+    seen = [config_of_phase(config, index) for index in range(len(config.phases))]
     is_given = teacher is None and make_objective is not default_objective
     if teacher is not None:
         make_objective = functools.partial(default_objective, teacher=teacher.model)
-        size = taught and taught.teacher_size(model.hidden_size, teacher.model.config.hidden_size)
-    network = BertForPreTraining(model, config.compute, pretraining_parts(model, config.objective), teacher_size=size)
-    objective = make_objective(network, config)
-    parameters = objective.model.parameters
+        size = taught and taught.teacher_size(config.model.hidden_size, teacher.model.config.hidden_size)
+    parts = tuple(dict.fromkeys(part for each in seen for part in pretraining_parts(each.model, each.objective)))
+    networks = tuple(BertForPreTraining(each.model, config.compute, parts, teacher_size=size) for each in seen)
+    objectives = tuple(itertools.starmap(make_objective, zip(networks, seen, strict=True)))
+    check_arrays(config, objectives)
+    objective, parameters = objectives[0], objectives[0].model.parameters
     rule = make_optimizer(config.optimizer, parameters) if optimizer is None else given_optimizer(optimizer)
     averaging = averaged(rule, config.optimizer.ema_decay)
     abstract = abstract_state(objective.model, averaging, mesh)
@@ -587,11 +631,14 @@ def make_learner(
         given["schedule"] = qualified(schedule).partition(".<locals>")[0]
     line = functools.partial(learning_rate, config.schedule, resolve_phases(config))
     return Learner(
-        network=network,
-        make_objective=lambda network: make_objective(network, dataclasses.replace(config, compute=network.compute)),
+        networks=networks,
+        make_objective=lambda network, index: make_objective(
+            network, dataclasses.replace(seen[index], compute=network.compute)
+        ),
         is_given=is_given,
-        objective=objective,
-        layout=lambda phase: batch_layout(phase, config.objective, config.data.has_pair_labels),
+        objectives=objectives,
+        notes=tuple(phase_notes(config, index) for index in range(len(seen))),
+        layout=lambda phase: batch_layout(phase, seen[phase.index].objective, seen[phase.index].data.has_pair_labels),
         rule=config.optimizer,
         optimizer=averaging,
         schedule=line if schedule is None else given_schedule(schedule),
@@ -603,6 +650,25 @@ def make_learner(
         teacher=teacher,
         given=given,
     )
+
+
+def check_arrays(config: Config, objectives: Sequence[Objective]) -> None:
+    """Raise a UserError if the phases of a run would not train the same arrays."""
+    shapes = [{path: each.shape for path, each in objective.model.parameters.items()} for objective in objectives]
+    for index, found in enumerate(shapes):
+        if differing := [path for path in {**shapes[0], **found} if shapes[0].get(path) != found.get(path)]:
+            phases = [config.phases[number].changes for number in (0, index)]
+            options = [
+                f"phases.{number}.{name}={value}"
+                for number, changes in zip((0, index), phases, strict=True)
+                for name, value in changes.items()
+                if name.startswith(("objective.", "model."))
+            ]
+            raise UserError(
+                f"{' and '.join(options)} would have phases 0 and {index} train different arrays "
+                f"({first_lines(differing)}), and all phases of a run train the same ones; leave it out, or start "
+                "another run from this one (init_from)"
+            )
 
 
 def _start(
@@ -648,7 +714,7 @@ def _check_pretraining(path: epath.Path, identity: dict[str, Any], settings: dic
     lines = refused_changes(path, identity, to_dict(before), settings, Config)
     packed = [[phase.packed for phase in resolve_phases(config)] for config in (before, now)]
     if packed[0] == packed[1]:
-        lines = [line for line in lines if not line.startswith("data.packing: ")]
+        lines = [line for line in lines if not line.partition(": ")[0].endswith("data.packing")]
     refused = []
     for line in lines:
         if lengthens(Config, line, phases):

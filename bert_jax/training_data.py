@@ -9,7 +9,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.checkpoints.workdir import read_settings
-from bert_jax.config import Config, DataConfig, Phase, resolve_phases
+from bert_jax.config import Config, DataConfig, Phase, config_of_phase, resolve_phases
 from bert_jax.config.checks import MixturePart, resolve_mixtures, training_paths
 from bert_jax.config.options import from_record, not_of_pretraining, options_recorded
 from bert_jax.data.examples import StoreExamples
@@ -30,7 +30,7 @@ class Examples(StoreExamples):
         """Choose the documents of `store` (from `open_store`) and the length.
 
         Args:
-          config: options of the run; data, masking and objective are used, and the phases if `phase` is a number.
+          config: options of the run; data, masking and objective are used, as the phase sees them.
           phase: phase of the run, or its number in `config.phases`.
           split: "train", "held_out" or "all" documents of the store.
           seed: seed of order, pairs and masks. None: `config.seed`, for every phase.
@@ -40,6 +40,7 @@ class Examples(StoreExamples):
         """
         phase = resolve_phases(config)[phase] if isinstance(phase, int) else phase
         tokenizer, seed = store.tokenizer(), config.seed if seed is None else seed
+        config = config_of_phase(config, phase.index)
         _check_tokenizer(tokenizer, config)
         super().__init__(store, tokenizer, phase, config.data, config.masking, config.objective, split, seed)
 
@@ -102,7 +103,7 @@ def _mixed(
         tokens, rows = int(examples.documents.num_tokens.sum()), examples.num_examples(0)
         amount = part.amount
         if part.kind == "size":
-            amount = tokens ** (1 / config.data.mixture_temperature)
+            amount = tokens ** (1 / config_of_phase(config, phase.index).data.mixture_temperature)
         assert amount is not None
         weights.append(amount if part.kind == "weight" else amount * rows / tokens)
     mixture = Mixture(sources, np.array(weights))

@@ -26,6 +26,7 @@ from bert_jax.config import (
     MaskingConfig,
     ObjectiveConfig,
     Phase,
+    config_of_phase,
     resolve_phases,
 )
 from bert_jax.config.analyses import MaskGapConfig
@@ -99,7 +100,9 @@ def mask_gap(
     at_least(1, sequences=sequences, fresh_masks=fresh_masks, batch_size=batch_size)
     config = read_config(run)
     phases = resolve_phases(config)
-    check_measurable(config.objective, config.data, phases, run)
+    seen = [config_of_phase(config, phase.index) for phase in phases]
+    for each in seen:
+        check_measurable(each.objective, each.data, phases, run)
     corpus, held_out = open_corpus(config), None
     checkpoints = Checkpoints(epath.Path(run) / "checkpoints", read_only=True)
     if not checkpoints.steps():
@@ -108,7 +111,7 @@ def mask_gap(
     with progress_bar("checkpoints", len(checkpoints.steps()), visible=progress) as move_to:
         for number, (step, path) in enumerate(zip(checkpoints.steps(), checkpoints.directories(), strict=True)):
             loaded = load(path)
-            if model is None:
+            if model is None or model.config != loaded.config:  # a phase may change what it computes
                 model = loaded
             else:
                 model.params = loaded.params  # what is compiled serves all checkpoints
@@ -126,7 +129,7 @@ def mask_gap(
                 first = np.arange(min(sequences, held_out.num_examples(0)))
                 other = comparing.losses(held_out, np.zeros_like(first), first)
             read = position.trained / examples.num_examples(0)
-            period = config.masking.static_masks or config.data.copies
+            period = seen[phase.index].masking.static_masks or config.data.copies
             visits = np.mean(visits_of(examples, position, epochs, indices, period)) if period else 1.0
             sizes = len(trained), 0 if held_out is None else len(other)
             rows.append([step, read, visits, *trained.mean(axis=0), *_gap(trained), other[:, 1].mean(), *_gap(other)])
@@ -135,7 +138,7 @@ def mask_gap(
     names = [field.name for field in dataclasses.fields(MaskGap)][: len(columns)]
     return MaskGap(
         **dict(zip(names, columns, strict=True)),
-        masks=_masks(config.masking, config.data),
+        masks=_masks(seen[-1].masking, config.data),
         sequences=sizes[0],
         held_out_sequences=sizes[1],
         fresh_masks=fresh_masks,

@@ -41,7 +41,8 @@ class Checkpoints:
     Several writers in one program need directories with different names, or runs with different ids.
 
     Args:
-      best_metric: name of the held-out loss that determines the best steps of the latest phase; empty: there are none.
+      best_metric: name of the held-out loss that determines the best steps of the latest phase, or that of each phase;
+        empty: there are none.
       run_id: id in every step of the run, None outside of runs; a step with a different one is not restored.
       lost: returns whether the directory was deleted or renamed, which is no error of a save; `reload` follows before
         the next.
@@ -56,7 +57,7 @@ class Checkpoints:
         read_only: bool = False,
         run_id: str | None = None,
         lost: Callable[[], bool] = lambda: False,
-        best_metric: str = "",
+        best_metric: str | tuple[str, ...] = "",
         committed: Callable[[int, float], None] = lambda step, seconds: None,
         local: LocalTier | None = None,
     ):
@@ -65,14 +66,15 @@ class Checkpoints:
         self.run_id: str | None = run_id
         self.local: LocalTier | None = local
         self._config = config
-        self._lost, self._best_metric, self._committed = lost, best_metric, committed
+        best_metrics = (best_metric,) * bool(best_metric) if isinstance(best_metric, str) else best_metric
+        self._lost, self._best_metrics, self._committed = lost, best_metrics, committed
         self._pending: int | None = None
         self._saved: int | None = None
         self._manager: Manager | None = None
         if read_only:
             return
         need_plain_path(self.directory)
-        ranks = {step: self._places.rank(step, best_metric) for step in self.steps()}
+        ranks = {step: self._places.rank(step, best_metrics) for step in self.steps()}
         self._ranks = {step: found for step, found in ranks.items() if found is not None}
         self._manager = self._open()
 
@@ -132,7 +134,7 @@ class Checkpoints:
             return False
         self._begun = time.monotonic()
         content = make_record(step, state, position, config, metrics, self.run_id)
-        if (found := rank(content, self._best_metric)) is not None:
+        if (found := rank(content, self._best_metrics)) is not None:
             self._ranks[step] = found
         try:
             self._manager.save(

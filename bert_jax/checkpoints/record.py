@@ -20,6 +20,7 @@ import hashlib
 import math
 import os
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -273,14 +274,15 @@ def check_origin(content: dict[str, Any], step: int, run_id: str | None) -> None
         raise Damaged(f"it is a step of another run, {content['run_id']!r:.80}, not of {run_id!r}")
 
 
-def rank(content: dict[str, Any], metric: str) -> tuple[int, float] | None:
-    """Return the rank of a checkpoint, lowest for the best; None without a finite held-out loss named `metric`.
+def rank(content: dict[str, Any], metrics: Sequence[str]) -> tuple[int, float] | None:
+    """Return the rank of a checkpoint, lowest for the best; None without a finite held-out loss.
 
-    Losses are comparable only within a phase, because a different sequence length is a different test. So the steps of
-    a later phase come first.
+    `metrics` has its name in each phase, or one for all. Losses are comparable only within a phase, because a different
+    sequence length is a different test. So the steps of a later phase come first.
     """
-    loss = (content["metrics"] or {}).get(metric, math.nan)
-    return (-content["position"].get("phase", 0), loss) if math.isfinite(loss) else None
+    phase = content["position"].get("phase", 0)
+    loss = (content["metrics"] or {}).get(metrics[min(phase, len(metrics) - 1)], math.nan) if metrics else math.nan
+    return (-phase, loss) if math.isfinite(loss) else None
 
 
 def misfits(stored: dict[str, Any], abstract: Any) -> list[str]:

@@ -25,6 +25,8 @@ from bert_jax.config import (
     PhaseConfig,
     ReplacedTokens,
     TwoDirections,
+    config_of_phase,
+    phase_of_step,
     resolve_phases,
 )
 from bert_jax.config.options import differences, from_dict, from_record, is_among, options_recorded, to_dict
@@ -243,6 +245,8 @@ def run_evaluate(
     trained = config
     if is_run:
         trained = from_record(Config, options_recorded(model.history["config"]), f"the record of {workdir}")
+    index = phase_of_step(trained, model.history.get("step") or 0)
+    trained = config_of_phase(trained, index)
     made, trained, params, frozen = _measured(model, generator, trained, config, mesh, objective)
     store, same = _open_store(config, model, is_run)
     split = "held_out" if same and trained.data.held_out and not trained.data.eval_path else "all"
@@ -254,14 +258,14 @@ def run_evaluate(
         )
     # The split and the objectives are the run's own; the given options choose the store and how much of it.
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
-    last = resolve_phases(config)[-1]
+    phase = resolve_phases(config)[index]
     shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-    held_out = held_out_examples(config, last, (HeldOut("", store, split),))
+    held_out = held_out_examples(config, phase, (HeldOut("", store, split),))
     evaluation = Evaluation(made, config.evaluation, held_out, {"": 1.0}, mesh, shardings, frozen)
     metrics = evaluation.run(params)
     unigram = {}
     if any(term.of_words and term.loss in metrics for term in evaluation.terms):
-        unigram = evaluation.unigram(Examples(store, config, last, split="train" if same else "all"))
+        unigram = evaluation.unigram(Examples(store, config, phase, split="train" if same else "all"))
     evaluated = Evaluated(model.history.get("step") or 0, evaluation.num_sequences, metrics, unigram)
     documents = "held-out documents" if split == "held_out" else "all documents"
     if not is_run:

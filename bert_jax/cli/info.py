@@ -18,9 +18,11 @@ from bert_jax.config import (
     ReplacedTokens,
     SkipGram,
     TwoDirections,
+    config_of_phase,
     max_predictions,
     resolve_stages,
 )
+from bert_jax.config.pretraining import phase_notes
 from bert_jax.models import costs
 from bert_jax.models.bert_parameters import word_parameters
 from bert_jax.models.costs import computed_flops, run_activation_bytes, run_flops, trained_encoders, trained_parameters
@@ -63,6 +65,9 @@ def run_info(config: Config) -> None:
     if longest < LENGTHS[-1]:
         console.print(f"Lengths above {longest:,}, the longest sequence of this model, show the growth only.")
     console.print(phase_table(config))
+    for index in range(len(config.phases)):
+        if notes := phase_notes(config, index):
+            console.print(f"Phase {index}: {', '.join(notes)}.", soft_wrap=True)
 
 
 def _teacher_size(config: Config) -> int | None:
@@ -186,7 +191,8 @@ def phase_table(config: Config) -> Table:
     stages = resolve_stages(config)
     for phase in stages:
         sequences = phase.steps * phase.batch_size
-        flops = run_flops(config.model, config.objective, phase.sequence_length, phase.max_predictions).total
+        seen = config_of_phase(config, phase.index)
+        flops = run_flops(seen.model, seen.objective, phase.sequence_length, phase.max_predictions).total
         row = (phase.steps, sequences, sequences * phase.sequence_length, sequences * flops)
         totals = [a + b for a, b in zip(totals, row, strict=True)]
         table.add_row(str(phase.index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))

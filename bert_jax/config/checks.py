@@ -10,6 +10,7 @@ import math
 import re
 from typing import Literal
 
+from bert_jax.config.objective import ReplacedTokens
 from bert_jax.config.options import INT32, check_effects, check_kinds, check_numbers
 from bert_jax.config.pretraining import (
     Config,
@@ -20,6 +21,8 @@ from bert_jax.config.pretraining import (
     SinksConfig,
     check_faults,
     check_noise,
+    config_of_phase,
+    in_phase,
     resolve_phases,
     traced_steps,
 )
@@ -59,13 +62,24 @@ def resolve_mixtures(config: Config) -> tuple[tuple[MixturePart, ...], ...]:
             f"data.path={data.path} and data.mixture={data.mixture}: give one of them; a store of a mixture is named "
             "in data.mixture"
         )
-    if not (math.isfinite(data.mixture_temperature) and data.mixture_temperature > 0):
-        raise UserError(f"data.mixture_temperature={data.mixture_temperature} must be a positive number")
-    common = _parsed(data.mixture, "data.mixture", data.mixture_temperature)
-    return tuple(
-        _parsed(phase.mixture, f"phases.{index}.mixture", data.mixture_temperature) if phase.mixture else common
-        for index, phase in enumerate(config.phases)
-    )
+    found = []
+    for index, phase in enumerate(config.phases):
+        temperature = config_of_phase(config, index).data.mixture_temperature
+        option = "data.mixture_temperature" if phase.data.mixture_temperature is None else _temperature(index)
+        if not (math.isfinite(temperature) and temperature > 0):
+            raise UserError(f"{option}={temperature} must be a positive number")
+        text, name = (phase.mixture, f"phases.{index}.mixture") if phase.mixture else (data.mixture, "data.mixture")
+        parts = _parsed(text, name)
+        if parts[0].kind != "size" and temperature != 1:
+            raise UserError(
+                f"{option}={temperature}, but {name}={text} says how much of each store is read; leave one of them out"
+            )
+        found.append(parts)
+    return tuple(found)
+
+
+def _temperature(index: int) -> str:
+    return f"phases.{index}.data.mixture_temperature"
 
 
 def training_paths(config: Config) -> tuple[str, ...]:
@@ -74,7 +88,7 @@ def training_paths(config: Config) -> tuple[str, ...]:
     return mixed or tuple(filter(None, [config.data.path]))
 
 
-def _parsed(text: str, option: str, temperature: float) -> tuple[MixturePart, ...]:
+def _parsed(text: str, option: str) -> tuple[MixturePart, ...]:
     parts = tuple(_part(item.strip(), option) for item in text.split(",") if item.strip())
     if not parts:
         raise UserError(f"{option}={text!r} names no store; give STORE=WEIGHT,STORE=WEIGHT")
@@ -89,11 +103,6 @@ def _parsed(text: str, option: str, temperature: float) -> tuple[MixturePart, ..
         )
     if kinds != {"size"} and sum(part.amount or 0.0 for part in parts) <= 0:
         raise UserError(f"{option}={text}: the weights add up to nothing; give at least one store a positive weight")
-    if kinds != {"size"} and temperature != 1:
-        raise UserError(
-            f"data.mixture_temperature={temperature}, but {option}={text} says how much of each store is read; leave "
-            "one of them out"
-        )
     return parts
 
 
@@ -132,10 +141,7 @@ def check(config: Config) -> Config:
     check_kinds(config)
     check_numbers(config)
     check_effects(config)
-    config.objective.check_model(config.model)
-    config.model.check()
-    _check_data(config)
-    config.objective.check(config)
+    _check_trained(config)
     check_optimizer(config.optimizer)
     check_schedule(config.schedule)
     need_positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last", "local_every_steps")
@@ -158,10 +164,44 @@ def check(config: Config) -> Config:
         raise UserError("phases is empty; a run needs at least one PhaseConfig")
     if config.total_steps > INT32[1]:
         raise UserError(f"the phases have {config.total_steps:,} steps together; a run has at most {INT32[1]:,}")
+    for index, phase in enumerate(config.phases):
+        if phase.changes:
+            _check_changes(config, index)
     resolve_mixtures(config)
     for index, phase in enumerate(config.phases):
         _check_phase(config, index, phase)
     return config
+
+
+def _check_trained(config: Config) -> None:
+    """Raise a UserError if model, data, masks and objective do not fit together."""
+    config.objective.check_model(config.model)
+    config.model.check()
+    _check_data(config)
+    config.objective.check(config)
+
+
+def _check_changes(config: Config, index: int) -> None:
+    """Raise a UserError if what a phase replaces has no effect, does not fit, or needs arrays of its own."""
+    changes, objective = config.phases[index].changes, config.objective
+    if name := changes.get("objective.name"):
+        own = {
+            "objective.distillation.teacher": objective.taught and objective.taught.teacher,
+            "objective.name": objective.name if isinstance(objective, ReplacedTokens) or objective.word_arrays else "",
+            "objective.mask_decoder": getattr(objective, "mask_decoder", False),
+        }
+        for option, value in own.items():
+            if value and name != objective.name:
+                raise UserError(
+                    f"phases.{index}.objective.name={name} needs other arrays than {option}={value}, and all phases of "
+                    "a run train the same ones; leave one of them out, or start another run from this one (init_from)"
+                )
+    seen = config_of_phase(config, index)
+    try:
+        check_effects(seen, given=changes)
+        _check_trained(seen)
+    except UserError as error:
+        raise in_phase(index, error) from None
 
 
 def _check_source(config: Config) -> None:
@@ -208,7 +248,7 @@ def _check_data(config: Config) -> None:
 
 
 def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
-    prefix = f"phases.{index}."
+    prefix, seen = f"phases.{index}.", config_of_phase(config, index)
     need_positive(phase, prefix, "steps", "sequence_length", "batch_size", "micro_batches", "learning_rate")
     if phase.sequence_length > config.model.longest_sequence:
         unused = "" if config.model.padding_id is None else f" less {config.model.padding_id + 1}, for padding_id"
@@ -217,8 +257,12 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
             f"model.max_position_embeddings={config.model.max_position_embeddings}{unused}; raise the latter or "
             "shorten the sequences"
         )
-    if config.model.window is not None:
-        config.model.window.check_length(max(each.sequence_length for each in config.phases))
+    if seen.model.window is not None:
+        windows = [config_of_phase(config, number).model.window for number in range(len(config.phases))]
+        pairs = zip(config.phases, windows, strict=True)
+        seen.model.window.check_length(
+            max(each.sequence_length for each, window in pairs if window == seen.model.window)
+        )
     if phase.sequence_length < 8:
         raise UserError(
             f"{prefix}sequence_length={phase.sequence_length} is too short for [CLS] A [SEP] B [SEP]; the minimum is 8"
@@ -230,6 +274,8 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
             f"{prefix}max_predictions={phase.max_predictions} must be between 1 and "
             f"{prefix}sequence_length={phase.sequence_length}"
         )
+    seen.objective.check_phase(phase, prefix)
+    _check_room(prefix, phase, seen)
     if (phase.warmup_steps or 0) < 0:
         raise UserError(f"{prefix}warmup_steps={phase.warmup_steps} must not be negative")
     if index == 0 and phase.moments == "reset":
@@ -247,6 +293,17 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
         resolved = resolve_phases(config)[index]
         length, warmup = resolved.schedule_length, resolved.warmup_steps
         _check_warmup(prefix, warmup, config.schedule.cooldown_steps, length)
+
+
+def _check_room(prefix: str, phase: PhaseConfig, seen: Config) -> None:
+    """Raise a UserError if a full row has more predicted tokens than it has room for."""
+    rate, length, room = seen.masking.rate, phase.sequence_length, phase.max_predictions
+    if room is not None and room < math.floor(rate * length):
+        name = f"{prefix}masking.rate" if phase.masking.rate is not None else "masking.rate"
+        raise UserError(
+            f"{prefix}max_predictions={room} cannot hold the {rate * length:g} tokens that {name}={rate} predicts in a "
+            f"row of {length}; raise it to {math.ceil(rate * length)}, lower the rate, or leave max_predictions out"
+        )
 
 
 def _check_warmup(prefix: str, warmup: int, cooldown: int, length: int) -> None:

@@ -315,6 +315,9 @@ class Convolution:
 
 DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased
 
+RETRAINED = ("direction", "rope_theta", "rope_local_theta", "local_window", "global_every", "global_tokens")
+"""Options that need no other parameters, but that others fit: training adapts these to another value."""
+
 OUTSIDE_THE_FUNCTION = (
     *("vocab_size", "vocab_pad_multiple", "max_position_embeddings"),  # numbers of rows: what a row means stays
     *("hidden_dropout", "attention_dropout", "recurrent_dropout"),  # only while it is trained

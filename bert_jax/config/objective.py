@@ -6,7 +6,7 @@ vectors. Standard library only.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Protocol
 
 from bert_jax.config.model import EncoderConfig, ModelConfig
@@ -261,8 +261,6 @@ class Run(Protocol):
     def data(self) -> _Data: ...
     @property
     def masking(self) -> object: ...
-    @property
-    def phases(self) -> Sequence[_Phase]: ...
 
 
 class _Objective:
@@ -341,6 +339,14 @@ class _Objective:
                 f"model.layer=none gives a word the same vector everywhere, which objective.name={self.name} cannot "
                 "learn from; set objective.name=skip_gram or glove"
             )
+
+    def heads(self, has_pair_labels: bool) -> tuple[str, ...]:
+        """Return the heads that it trains, as people call them."""
+        del has_pair_labels
+        return ("the head for words",)
+
+    def check_phase(self, phase: _Phase, prefix: str) -> None:
+        """Raise a UserError if a phase that trains it, whose options begin with `prefix`, does not suit it."""
 
     def check(self, run: Run) -> None:
         """Raise a UserError if its options are out of range, or contradict those of the run."""
@@ -440,6 +446,14 @@ class MaskedWords(_MasksWords):
     def parts(self) -> tuple[str, ...]:
         return (*(("span_boundary",) if self.span_boundary_weight else ()), *super().parts)
 
+    def heads(self, has_pair_labels: bool) -> tuple[str, ...]:
+        heads = {
+            "the head for words": self.mlm_weight,
+            "pooler and head for pairs": has_pair_labels and self.sentence_pair_weight,
+            "the span boundary head": self.span_boundary_weight,
+        }
+        return tuple(name for name, weight in heads.items() if weight)
+
     def check(self, run: Run) -> None:
         need_no_negative(self, "objective.", "mlm_weight", "sentence_pair_weight", "span_boundary_weight")
         others = self.span_boundary_weight or (run.data.has_pair_labels and self.sentence_pair_weight)
@@ -464,14 +478,13 @@ class _EveryWord(_Objective):
         del given, rate
         return sequence_length - self.left_out
 
-    def check(self, run: Run) -> None:
-        super().check(run)
-        for index, phase in enumerate(run.phases):
-            if phase.max_predictions is not None:
-                raise UserError(
-                    f"{self.reason}, all of them, so phases.{index}.max_predictions={phase.max_predictions} has no "
-                    "effect; leave it out"
-                )
+    def check_phase(self, phase: _Phase, prefix: str) -> None:
+        super().check_phase(phase, prefix)
+        if phase.max_predictions is not None:
+            raise UserError(
+                f"{self.reason}, all of them, so {prefix}max_predictions={phase.max_predictions} has no effect; leave "
+                "it out"
+            )
 
 
 class _OneSided(_EveryWord):
@@ -648,13 +661,15 @@ class _StaticVectors(_EveryWord):
     def check(self, run: Run) -> None:
         super().check(run)
         need_positive(self.static_vectors, "objective.static_vectors.", "window")
+
+    def check_phase(self, phase: _Phase, prefix: str) -> None:
+        super().check_phase(phase, prefix)
         window = self.static_vectors.window
-        for index, phase in enumerate(run.phases):
-            if phase.sequence_length <= window:
-                raise UserError(
-                    f"objective.static_vectors.window={window} is not shorter than the rows of "
-                    f"phases.{index}.sequence_length={phase.sequence_length}; make it smaller, or the rows longer"
-                )
+        if phase.sequence_length <= window:
+            raise UserError(
+                f"objective.static_vectors.window={window} is not shorter than the rows of "
+                f"{prefix}sequence_length={phase.sequence_length}; make it smaller, or the rows longer"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,18 +3,19 @@
 Only the standard library is imported here, so that `bert-jax … --help` answers at once and a bad value is refused
 before anything heavy is loaded. The file under `configs/` overrides the defaults below, and the command line
 overrides both; `config.checks.check` checks the result once, at the end. `resolve_phases` fills in all values that
-`PhaseConfig` leaves open. Also here: the options of status, report, doctor and describe, which watch runs and stores.
+`PhaseConfig` leaves open, and `config_of_phase` returns the options as a phase sees them. Also here: the options of
+status, report, doctor and describe, which watch runs and stores.
 """
 
 import dataclasses
 import itertools
 import math
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from bert_jax.config.model import EncoderConfig, ModelConfig
 from bert_jax.config.objective import MaskedWords, ObjectiveConfig
-from bert_jax.config.options import kinds, option
+from bert_jax.config.options import kinds, option, with_options
 from bert_jax.errors import UserError
 
 SentencePairs = Literal["nsp", "sop", "adjacent", "none"]
@@ -23,6 +24,8 @@ PackingChoice = Literal["auto", "on", "off"]
 """Whether a row holds several texts; see `DataConfig.packing`."""
 MaskUnit = Literal["token", "whole_word", "span", "ngram"]
 """Units of masking; see `MaskingConfig.unit`."""
+ReplacementUnit = Literal["token", "span"]
+"""Units of what stands in place of predicted tokens; see `MaskingConfig.replacement`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -358,7 +361,7 @@ class MaskingConfig:
     random_share: float = 0.1
     """Share of the predicted tokens that are replaced by a random entry of the vocabulary. The rest stay as they
     are."""
-    replacement: Literal["token", "span"] = "token"
+    replacement: ReplacementUnit = "token"
     """Unit for which the choice between [MASK], a random entry and no change is made: each predicted token, or each run
     of adjacent ones (span, as in SpanBERT), whose random entries still differ."""
     span_continue: float = option(0.8, of=("unit", "span"), refused=False)
@@ -374,6 +377,84 @@ class MaskingConfig:
     loss_epsilon: float = 0.0
     """Constant added to the sum of weights by which the loss is divided. The original adds 1e-5, which changes a
     float32 result if a batch has fewer than 256 predictions."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhaseMasking:
+    """Options of masking that a phase replaces; those left out are the run's (`MaskingConfig`)."""
+
+    unit: MaskUnit | None = None
+    """Unit of masking in this phase. None: masking.unit."""
+    rate: float | None = None
+    """Share of the tokens that are predicted in this phase. None: masking.rate."""
+    mask_share: float | None = None
+    """Share of the predicted tokens that are replaced by [MASK] in this phase. None: masking.mask_share."""
+    random_share: float | None = None
+    """Share of the predicted tokens that are replaced by a random entry in this phase. None: masking.random_share."""
+    replacement: ReplacementUnit | None = None
+    """Unit of the choice between [MASK], a random entry and no change in this phase. None: masking.replacement."""
+    span_continue: float | None = None
+    """Probability that a span grows by one more word in this phase. None: masking.span_continue."""
+    span_max_words: int | None = None
+    """Maximum length of a span in this phase, in words. None: masking.span_max_words."""
+    ngram_max: int | None = None
+    """Longest n-gram in this phase, in words. None: masking.ngram_max."""
+    static_masks: int | None = None
+    """Number of fixed masks in this phase. None: masking.static_masks."""
+    loss_epsilon: float | None = None
+    """Constant added to the divisor of the loss in this phase. None: masking.loss_epsilon."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhaseObjective:
+    """Objective of a phase, of those that train the same arrays, and weights of its losses."""
+
+    name: Literal["masked_words", "left_to_right", "two_directions"] | None = None
+    """Objective of this phase, whose options are the run's where that has them. None: objective.name."""
+    mlm_weight: float | None = None
+    """Weight of the loss of the masked words in this phase. None: objective.mlm_weight."""
+    sentence_pair_weight: float | None = None
+    """Weight of the loss of pairs in this phase. None: objective.sentence_pair_weight."""
+    span_boundary_weight: float | None = None
+    """Weight of the loss of the span boundary objective in this phase; a run in which any phase has one has its head
+    from the start. None: objective.span_boundary_weight."""
+    next_word_weight: float | None = None
+    """Weight of the loss of the next words in this phase. None: objective.next_word_weight."""
+    previous_word_weight: float | None = None
+    """Weight of the loss of the previous words in this phase. None: objective.previous_word_weight."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhaseModel:
+    """Options of the model that a phase replaces, none of which changes its arrays."""
+
+    direction: Literal["both", "left_to_right"] | None = None
+    """Tokens that each token sees in this phase. None: model.direction."""
+    rope_theta: float | None = None
+    """Base of the wavelengths of rope in this phase. None: model.rope_theta."""
+    rope_local_theta: float | None = None
+    """Base of the wavelengths of rope in layers with a window in this phase. None: model.rope_local_theta."""
+    local_window: int | None = None
+    """Number of tokens that local layers see to either side in this phase. 0: no layer is local. None:
+    model.local_window."""
+    global_every: int | None = None
+    """Every n-th layer sees the whole sequence in this phase. None: model.global_every."""
+    hidden_dropout: float | None = None
+    """Dropout rate on the embeddings and on both residual branches in this phase. None: model.hidden_dropout."""
+    attention_dropout: float | None = None
+    """Dropout rate on the attention probabilities in this phase. None: model.attention_dropout."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhaseData:
+    """Options of the data that a phase replaces, beside its mixture."""
+
+    packing: PackingChoice | None = None
+    """Whether a row holds several texts in this phase. None: data.packing."""
+    sentence_pairs: SentencePairs | None = None
+    """Segments of a text in this phase, and the second objective. None: data.sentence_pairs."""
+    mixture_temperature: float | None = None
+    """Temperature of the shares that follow from sizes in this phase. None: data.mixture_temperature."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -408,6 +489,28 @@ class PhaseConfig:
     moments: Literal["keep", "reset"] = "keep"
     """Whether the optimizer's moments, and its step count for bias correction, are kept or reset at the switch to this
     phase."""
+    masking: PhaseMasking = option(PhaseMasking(), before=PhaseMasking())
+    """Masking of this phase, instead of the run's."""
+    objective: PhaseObjective = option(PhaseObjective(), before=PhaseObjective())
+    """Objective of this phase, instead of the run's."""
+    model: PhaseModel = option(PhaseModel(), before=PhaseModel())
+    """Direction, reach and dropout of the model in this phase, instead of the run's."""
+    data: PhaseData = option(PhaseData(), before=PhaseData())
+    """Packing, pairs and temperature of this phase, instead of the run's."""
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Options of the run that the phase replaces, by their dotted names, with its own values."""
+        return {
+            f"{group}.{name}": value
+            for group in PHASE_GROUPS
+            for name, value in vars(getattr(self, group)).items()
+            if value is not None
+        }
+
+
+PHASE_GROUPS = ("masking", "objective", "model", "data")
+"""Groups of options of the run that a phase replaces some of."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -509,6 +612,12 @@ class Config:
     student like DistilBERT lacks (token types and a pooler) is left out. By default all layers of init_from are copied,
     and both models must have the same depth; nothing is copied from a teacher, and the student starts from random
     parameters. --init_from_layers= cancels a value set in the configuration."""
+    init_from_changes: tuple[
+        Literal["direction", "rope_theta", "rope_local_theta", "local_window", "global_every", "global_tokens"], ...
+    ] = option((), of=("init_from",), before=())
+    """Options of model that may differ from those of init_from, although its parameters then compute another function,
+    which training has to adapt; separated by commas, such as direction for a model that read from left to right so far.
+    By default none may."""
     seed: int = 0
     """Seed of the initial parameters, the order of the examples, the pairs, the masks and dropout."""
     log_every_steps: int = option(10, resume="free")
@@ -571,10 +680,65 @@ class Phase:
         return self.batch_size * self.sequence_length
 
 
+def config_of_phase(config: Config, index: int) -> Config:
+    """Return the options of a run as one of its phases sees them: with those that it replaces.
+
+    What the phase replaces is no longer among its own options, so that the result is seen as it is. In a phase that
+    predicts words without masking them, what the run says of masks and of errors in the text has no meaning.
+
+    Raises:
+      UserError: the phase has options of another objective, or of another kind of model.
+    """
+    phase = config.phases[index]
+    if not (changes := phase.changes):
+        return config
+    if changes.get("model.local_window") == 0:
+        changes["model.local_window"] = None
+    plain = dataclasses.replace(phase, **{group: getattr(PhaseConfig(), group) for group in PHASE_GROUPS})
+    seen = dataclasses.replace(config, phases=(*config.phases[:index], plain, *config.phases[index + 1 :]))
+    try:
+        seen = with_options(seen, {name: value for name, value in changes.items() if not name.startswith("masking.")})
+        if config.objective.masks_words and not seen.objective.masks_words:
+            unmasked = MaskingConfig(static_masks=config.masking.static_masks)
+            noiseless = dataclasses.replace(seen.data, noise=PretrainingNoiseConfig())
+            seen = dataclasses.replace(seen, masking=unmasked, data=noiseless)
+        return with_options(seen, {name: value for name, value in changes.items() if name.startswith("masking.")})
+    except UserError as error:
+        raise in_phase(index, error) from None
+
+
+def in_phase(index: int, error: UserError) -> UserError:
+    """Return an error about the options of the run as a phase sees them, with the phase named."""
+    return UserError(f"with what phases.{index} replaces: {error}")
+
+
+def started_afresh(config: Config, index: int) -> tuple[str, ...]:
+    """Return what a phase begins to train without anything that the phases before it have learned, for people."""
+    seen = [config_of_phase(config, number) for number in range(index + 1)]
+    *before, heads = [each.objective.heads(each.data.has_pair_labels) for each in seen]
+    known = {head for each in before for head in each}
+    moments = ("the moments of the optimizer",) if config.phases[index].moments == "reset" else ()
+    return (*moments, *(head for head in heads if before and head not in known))
+
+
+def phase_notes(config: Config, index: int) -> tuple[str, ...]:
+    """Return what a phase changes and what it starts afresh, in words."""
+    changes = tuple(f"{name}={value}" for name, value in config.phases[index].changes.items())
+    afresh = started_afresh(config, index)
+    return (*changes, *((f"{' and '.join(afresh)} start{'s' * (len(afresh) == 1)} afresh",) if afresh else ()))
+
+
+def phase_of_step(config: Config, step: int) -> int:
+    """Return the number of the phase that took a step; that of the first for step 0, which none has taken."""
+    ends = itertools.accumulate(phase.steps for phase in config.phases)
+    return next((index for index, end in enumerate(ends) if step <= end), len(config.phases) - 1)
+
+
 def resolve_phases(config: Config) -> tuple[Phase, ...]:
     """Return the phases of a run, in order."""
     phases, begin, first, schedule_begin = [], 0, 0, 0
     for index, phase in enumerate(config.phases):
+        seen = config_of_phase(config, index)
         if phase.schedule == "restart":
             first, schedule_begin = index, begin
         phases.append(
@@ -585,13 +749,13 @@ def resolve_phases(config: Config) -> tuple[Phase, ...]:
                 sequence_length=phase.sequence_length,
                 batch_size=phase.batch_size,
                 micro_batches=phase.micro_batches,
-                max_predictions=max_predictions(phase, config),
+                max_predictions=max_predictions(phase, seen),
                 learning_rate=phase.learning_rate,
                 schedule_begin=schedule_begin,
                 schedule_length=schedule_length(config, first),
                 warmup_steps=warmup_steps(config, first),
                 resets_moments=phase.moments == "reset",
-                packed=is_packed(phase.sequence_length, config),
+                packed=is_packed(phase.sequence_length, seen),
                 data_seed=config.seed + (index << 32),
             )
         )
@@ -625,7 +789,7 @@ def _stages(phase: Phase, options: PhaseConfig) -> list[Phase]:
 
 
 def is_packed(sequence_length: int, config: Config) -> bool:
-    """Return whether training rows of that length hold several texts."""
+    """Return whether training rows of that length hold several texts, with the options that their phase sees."""
     # Objectives that do not read texts, as of static word vectors, lose the pairs of words that the end of a row cuts.
     suits = sequence_length >= PACKED_FROM or not config.objective.reads_texts
     return config.data.packing == "on" or (config.data.packing == "auto" and suits)
@@ -648,5 +812,5 @@ def warmup_steps(config: Config, first: int) -> int:
 
 
 def max_predictions(phase: PhaseConfig, config: Config) -> int:
-    """Return the width of the masked-position arrays."""
+    """Return the width of the masked-position arrays, with the options that the phase sees."""
     return config.objective.predictions(phase.sequence_length, phase.max_predictions, config.masking.rate)

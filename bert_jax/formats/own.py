@@ -12,10 +12,10 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import Damaged, check_files, check_origin, host_fingerprint, open_array, read_record
 from bert_jax.checkpoints.steps import attempt
 from bert_jax.checkpoints.workdir import id_below, need, read_json
-from bert_jax.config import EmbeddingConfig, EncoderConfig, HeadConfig
+from bert_jax.config import Config, EmbeddingConfig, EncoderConfig, HeadConfig, config_of_phase, phase_of_step
 from bert_jax.config.commands import Weights
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.options import from_record
+from bert_jax.config.options import from_record, options_recorded, to_dict
 from bert_jax.devices.hardware import all_devices
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError, first_lines
@@ -36,7 +36,7 @@ def open_checkpoint(path: str | os.PathLike[str], weights: Weights = "last") -> 
 
     Every parameter is read once and compared with its fingerprint, one array at a time; a damaged step gives way to the
     one before it, as does one of another run or under another number. `history` has step, metrics, config (that of the
-    run) and run (run.json).
+    run, with the model as the phase of the step computed it) and run (run.json).
 
     Args:
       weights: those after the step, or their moving average.
@@ -124,7 +124,8 @@ def _run_id(home: epath.Path, content: dict[str, Any]) -> str | None:
 def _describe(
     path: epath.Path, home: epath.Path, content: dict[str, Any], arrays: dict[str, StoredArray]
 ) -> StoredModel:
-    config, where = content["config"], f"the record of {path}"
+    run, where = _run(home), f"the record of {path}"
+    config = _as_left(content["config"], content["step"], where, run or {})
     # The padding of the vocabulary serves one mesh and never reaches a prediction, so an opened model does not need it.
     model = dataclasses.replace(from_record(EncoderConfig, config["model"], where, "model."), vocab_pad_multiple=1)
     tables = {**bert_parameters(model, MODEL_PARTS), **word_parameters(model, WORD_ARRAYS)}
@@ -133,7 +134,6 @@ def _describe(
             if name in arrays:
                 arrays[name] = _first_rows(arrays[name], model.need_vocab_size())
     arrays, beside = without_generator(arrays)
-    run = _run(home)
     history = {"step": content["step"], "metrics": content["metrics"], "config": config, "run": run}
     head = from_record(HeadConfig, config["head"], where, "head.") if config.get("head") else None
     if head is not None and head.kind == "vectors":
@@ -159,6 +159,17 @@ def _describe(
         postprocesses=read_postprocesses(home),
         history=history,
     )
+
+
+def _as_left(config: dict[str, Any], step: int, where: str, run: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a step, with the model as the phase of pre-training computed it that took the step.
+
+    Only a run has phases; what else was written of one, as its run.json says, has its model already.
+    """
+    if not isinstance(config.get("phases"), list) or {"finetune", "head"} & config.keys() or "source" in run:
+        return config
+    options = from_record(Config, options_recorded(config), where)
+    return config | {"model": to_dict(config_of_phase(options, phase_of_step(options, step)).model)}
 
 
 def _run(home: epath.Path) -> dict[str, Any] | None:

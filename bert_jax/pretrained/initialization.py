@@ -7,6 +7,7 @@ al. 2019, section 2).
 
 import dataclasses
 import re
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from rich.table import Table
 
 from bert_jax.checkpoints.record import stored_fingerprint
 from bert_jax.config import AttentionConfig, EncoderConfig, ModelConfig, ObjectiveConfig, ReplacedTokens
-from bert_jax.config.model import OUTSIDE_THE_FUNCTION
+from bert_jax.config.model import OUTSIDE_THE_FUNCTION, RETRAINED
 from bert_jax.config.options import flattened, to_dict
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError
@@ -236,19 +237,24 @@ class Report:
         return result
 
 
-def check_architecture(stored: StoredModel, config: EncoderConfig, option: str = "init_from") -> None:
+def check_architecture(
+    stored: StoredModel, config: EncoderConfig, option: str = "init_from", changes: Collection[str] = ()
+) -> None:
     """Raise one UserError that lists every option in which a run differs from the stored model, ready to paste.
 
     Args:
       option: the one that named the stored model: init_from, or that of a teacher, whose student may also start from
         random parameters.
+      changes: options that may differ (init_from_changes).
     """
     longer = config.max_position_embeddings > stored.model.max_position_embeddings
     ours, theirs = _function_options(config), _function_options(stored.model)
     differing = [
         option
         for option in {**theirs, **ours}
-        if ours.get(option, _ABSENT) != theirs.get(option, _ABSENT) and not (longer and option in REACH)
+        if ours.get(option, _ABSENT) != theirs.get(option, _ABSENT)
+        and not (longer and option in REACH)
+        and option not in changes
     ]
     if differing:
         shown = "; ".join(
@@ -257,9 +263,11 @@ def check_architecture(stored: StoredModel, config: EncoderConfig, option: str =
         )
         options = " ".join(f"--model.{option}={theirs[option]}" for option in differing if option in theirs)
         random = "" if option == "init_from" else "; or, to start from random parameters, --init_from_layers="
+        if not random and set(differing) <= set(RETRAINED):
+            random = f"; or, to train it on as another function, --init_from_changes={','.join((*changes, *differing))}"
         raise UserError(
             f"{option}={stored.path} is a different model from this configuration ({shown}). "
-            f"To {'start' if random else 'continue'} from it, add: {options}{random}"
+            f"To {'continue' if option == 'init_from' else 'start'} from it, add: {options}{random}"
         )
 
 
@@ -352,7 +360,12 @@ def _groups(paths: Any) -> dict[str, list[str]]:
 
 
 def open_source(
-    path: str, layers: tuple[int, ...], model: EncoderConfig, objective: ObjectiveConfig, resumed: bool
+    path: str,
+    layers: tuple[int, ...],
+    model: EncoderConfig,
+    objective: ObjectiveConfig,
+    resumed: bool,
+    changes: Collection[str] = (),
 ) -> StoredModel | None:
     """Return the model that init_from names; None without init_from, and for a resumed run, which ignores it.
 
@@ -364,6 +377,7 @@ def open_source(
       model: what starts from it.
       objective: for which that is trained.
       resumed: whether the run resumes.
+      changes: init_from_changes.
 
     Raises:
       UserError: there is no such model, or it has another architecture.
@@ -379,7 +393,7 @@ def open_source(
     check_fit(source)
     source = source.without(STATE_PROJECTION)  # to a teacher that need not be that of this run
     source = with_layers(source, layers, model) if layers else source
-    check_architecture(source, model, option)
+    check_architecture(source, model, option, changes)
     if isinstance(objective, ReplacedTokens):
         return with_generator(source, model, objective.generator)
     return source

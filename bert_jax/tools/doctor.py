@@ -14,7 +14,7 @@ from etils import epath
 from rich.console import Console
 from rich.text import Text
 
-from bert_jax.config import Config, DataConfig, ModelConfig, Phase, PhaseConfig, resolve_phases
+from bert_jax.config import Config, DataConfig, ModelConfig, Phase, PhaseConfig, config_of_phase, resolve_phases
 from bert_jax.config.checks import check, training_paths
 from bert_jax.config.pretraining import DoctorConfig
 from bert_jax.data.mixtures import epoch_report
@@ -65,6 +65,7 @@ def run_checks(run: RunHistory, config: Config, unigram: float | None) -> list[C
         return []
     phase = _phase(config, train[-1]["step"])
     rows, words = [row for row in train if row["step"] > phase.begin], run.word_loss
+    measured = [row for row in held_out if row["step"] > phase.begin]  # each phase is measured on its own examples
     of_words = []
     if words is not None and rows and words in rows[-1]:
         of_words = [_bias(rows, words, config, phase), _plateau(rows, words, phase, unigram)]
@@ -74,8 +75,8 @@ def run_checks(run: RunHistory, config: Config, unigram: float | None) -> list[C
         *of_words,
         _nothing_predicted(rows, words or run.main_loss),
         _evaluated(config, train, held_out),
-        _measured(held_out, run.main_loss),
-        _improves(held_out, run.main_loss),
+        _measured(measured, run.main_loss),
+        _improves(measured, run.main_loss),
         _throughput(rows),
     ]
     return [check for check in found if check is not None]
@@ -260,9 +261,10 @@ def example_checks(store: Store, config: Config) -> list[Check]:
     for phase in resolve_phases(config):
         examples = Examples(store, config, phase, split="train", seed=phase.data_seed)
         where = f"phase {phase.index}: " if len(config.phases) > 1 else ""
-        if config.data.has_pair_labels:
+        seen = config_of_phase(config, phase.index)
+        if seen.data.has_pair_labels:
             checks.append(_pairs(examples, where))
-        checks.append(_masks(examples, config, where))
+        checks.append(_masks(examples, seen, where))
     return checks
 
 

@@ -117,6 +117,8 @@ def _marks(run: RunHistory, colour: str) -> list[dict[str, Any]]:
     marks = []
     for row in run.events:
         mark = EVENTS[row["event"]].mark if row["event"] in EVENTS else ""  # the file may hold anything
+        if row["event"] == "phase":  # also told where a run resumes within one
+            mark = f"{mark} {row.get('phase')!s:.4}" if 0 < row["step"] == row.get("begin") else ""
         if mark and (row["event"] != "start" or row.get("resumed") is True):
             label = {"text": mark, "textangle": 90, "font": {"size": 9, "color": colour}}
             place = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": row["step"], "x1": row["step"]}
@@ -285,15 +287,15 @@ def time_spent(runs: dict[str, RunHistory]) -> Table:
 
 
 def held_out(runs: dict[str, RunHistory]) -> Table:
-    """Return the last figures of each run and those of its step with the lowest main loss."""
+    """Return the last figures of each run and those of the step of that phase with the lowest main loss."""
     evaluations = {name: run.of_kind("evaluation") for name, run in runs.items()}
     metrics = list(dict.fromkeys(key for rows in evaluations.values() for row in rows for key in row))
     metrics = [metric for metric in metrics if metric not in ("kind", "step")]
     table = []
     for name, rows in evaluations.items():
         main, chosen = runs[name].main_loss, {"last": rows[-1]} if rows else {}
-        if len(rows) > 1 and any(main in row for row in rows):
-            chosen["best"] = min(rows, key=lambda row: row.get(main, float("inf")))
+        if len(comparable := runs[name].of_last_phase(rows)) > 1 and any(main in row for row in comparable):
+            chosen["best"] = min(comparable, key=lambda row: row.get(main, float("inf")))
         for which, row in chosen.items():
             values = [f"{row[metric]:.4g}" if metric in row else "" for metric in metrics]
             table.append([name, which, f"{row['step']:,}", *values])

@@ -26,10 +26,10 @@ from rich.text import Text
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import Damaged, check_origin, read_record
-from bert_jax.config import Config
+from bert_jax.config import Config, phase_of_step, resolve_phases
 from bert_jax.config.finetuning import RESULTS
 from bert_jax.config.options import from_record, options_recorded
-from bert_jax.config.pretraining import StatusConfig
+from bert_jax.config.pretraining import StatusConfig, phase_notes
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import finite_json, is_remote, read_object, write_atomically
 from bert_jax.objectives.objective import Term, recorded_terms
@@ -132,20 +132,35 @@ class RunHistory:
 
     @functools.cached_property
     def terms(self) -> tuple[Term, ...]:
-        """Terms of the objective of pre-training, in its order, as the newest start has recorded them; () of others."""
+        """Terms of the objectives of pre-training, in their order, as the newest start has recorded them; () of
+        others."""
         recorded = (recorded_terms(start.get("terms")) for start in reversed(self.happened("start")))
         return next(filter(None, recorded), ())
 
+    @functools.cached_property
+    def phase_terms(self) -> tuple[Term, ...]:
+        """Terms of the phase that trained last, which are all of a run that has one objective."""
+        recorded = (recorded_terms(row.get("terms")) for row in reversed(self.happened("phase")))
+        return next(filter(None, recorded), self.terms)
+
     @property
     def main_loss(self) -> str:
-        """Name of the loss by which the best step is kept: of the first term that is trained for."""
-        return next((term.loss for term in self.terms if term.weight > 0), "loss")
+        """Name of the loss by which the best step is kept: of the first term that the phase trains for."""
+        return next((term.loss for term in self.phase_terms if term.weight > 0), "loss")
 
     @property
     def word_loss(self) -> str | None:
         """Name of the loss of predicted words, in nats per word, with ln V before the first step; None: there is
-        none that is trained for."""
-        return next((term.loss for term in self.terms if term.of_words and term.weight > 0), None)
+        none that the phase trains for."""
+        return next((term.loss for term in self.phase_terms if term.of_words and term.weight > 0), None)
+
+    def of_last_phase(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return those of the rows that the phase of the last of them has made, whose figures are comparable."""
+        if self.config is None or not rows:
+            return rows
+        phases = resolve_phases(self.config)
+        begin = phases[phase_of_step(self.config, rows[-1]["step"])].begin
+        return [row for row in rows if row["step"] > begin]
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         """Return the rows of one kind: train, evaluation or time."""
@@ -396,6 +411,8 @@ def _of_pretraining(run: RunHistory, saved_step: int) -> dict[str, Any]:
     facts: dict[str, Any] = {"step": step}
     if run.config is not None:
         facts |= {"total_steps": run.config.total_steps, "finished": is_finished(run, step)}
+        if len(run.config.phases) > 1:
+            facts["phase"] = _phase(run.config, step)
     for name, rows in (("training", train), ("held_out", held_out)):
         for row in rows:
             facts[name] = {"step": row["step"], **_figures(row)}
@@ -404,6 +421,13 @@ def _of_pretraining(run: RunHistory, saved_step: int) -> dict[str, Any]:
         if step != row["step"]:
             facts.pop("seconds_left", None)
     return facts
+
+
+def _phase(config: Config, step: int) -> dict[str, Any]:
+    """Return the phase that the next step after `step` belongs to, or the last one, and what it changes."""
+    phase = resolve_phases(config)[phase_of_step(config, min(step + 1, config.total_steps))]
+    facts = {"number": phase.index, "of": len(config.phases), "begin": phase.begin, "end": phase.end}
+    return facts | {"length": phase.sequence_length, "notes": list(phase_notes(config, phase.index))}
 
 
 def _of_finetuning(run: RunHistory) -> dict[str, Any]:
@@ -454,6 +478,10 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if "step" in facts:
         total = facts.get("total_steps")
         lines.append(("step", f"{facts['step']:,}" + (f" of {total:,} ({facts['step'] / total:.1%})" if total else "")))
+    if phase := facts.get("phase"):
+        notes = "".join(f", {note}" for note in phase["notes"])
+        steps = f"steps {phase['begin'] + 1:,} to {phase['end']:,}"
+        lines.append(("phase", f"{phase['number']} (of {phase['of']}): {steps}, length {phase['length']}{notes}"))
     if isinstance(left := facts.get("seconds_left"), float) and facts["process"] and not facts.get("finished"):
         of_run = " in this run" if "runs" in facts else ""
         lines.append(("time left", duration(max(0.0, left - facts.get("seconds_since_last_row", 0.0))) + of_run))

@@ -17,7 +17,7 @@ from etils import epath
 from rich.table import Table
 
 from bert_jax.checkpoints.workdir import has_checkpoint, read_json, write_json
-from bert_jax.config import Config, PhaseConfig, resolve_phases, resolve_stages
+from bert_jax.config import Config, PhaseConfig, config_of_phase, resolve_phases, resolve_stages
 from bert_jax.config.checks import check
 from bert_jax.config.commands import HELD_OUT, OWN, Arm, Study, StudyConfig
 from bert_jax.config.finetuning import RESULTS, FinetuneConfig, check_finetune
@@ -268,6 +268,7 @@ def task_metrics(task: FinetuneConfig) -> dict[str, float]:
 
 def same_texts(config: Config, base: Config) -> bool:
     """Return whether an arm's own evaluation reads what that of the base reads, or has nothing in common with it."""
+    config, base = _as_last(config), _as_last(base)
     return type(config.objective) is not type(base.objective) or _as_base(config, base) == config
 
 
@@ -277,7 +278,7 @@ def measure_held_out(config: Config, base: Config, devices: sharding.Devices = N
         return
     mesh = sharding.make_mesh(config.mesh, devices)
     model = load(config.workdir, mesh=mesh, compute=config.compute)
-    given = dataclasses.replace(_as_base(config, base), model=model.config)
+    given = dataclasses.replace(_as_base(_as_last(config), _as_last(base)), model=model.config)
     corpus, phase = open_corpus(given), resolve_phases(given)[-1]
     evaluation = Evaluation(
         default_objective(model.network, given),
@@ -291,8 +292,14 @@ def measure_held_out(config: Config, base: Config, devices: sharding.Devices = N
     write_json(epath.Path(config.workdir) / MEASURED, values)
 
 
+def _as_last(config: Config) -> Config:
+    """Return the options as the last phase sees them, which made what is measured."""
+    return config_of_phase(config, len(config.phases) - 1)
+
+
 def _as_base(config: Config, base: Config) -> Config:
-    """Return the options of an arm with those of the base where they say how held-out texts are cut and masked."""
+    """Return the options of an arm with those of the base where they say how held-out texts are cut and masked, both as
+    their last phases see them."""
     data = dataclasses.replace(
         config.data,
         sentence_pairs=base.data.sentence_pairs,
@@ -304,7 +311,7 @@ def _as_base(config: Config, base: Config) -> Config:
 
 
 def _reading(base: Config) -> dict[str, Any]:
-    length = base.phases[-1].sequence_length
+    base, length = _as_last(base), base.phases[-1].sequence_length
     return {"masking": to_dict(base.masking), "sentence_pairs": base.data.sentence_pairs, "sequence_length": length}
 
 
@@ -359,9 +366,11 @@ def _opened(config: Config, devices: sharding.Devices) -> tuple[Config, Cost]:
     sharding.check_batch(resolve_stages(config), config.phases, mesh)
     store = open_corpus(config).store
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=store.vocab_size))
-    model = make_learner(config, mesh).objective.model
+    models = [objective.model for objective in make_learner(config, mesh).objectives]
     flops = sum(
-        phase.steps * phase.batch_size * model.training_flops(phase.sequence_length, phase.max_predictions)
+        phase.steps
+        * phase.batch_size
+        * models[phase.index].training_flops(phase.sequence_length, phase.max_predictions)
         for phase in resolve_phases(config)
     )
     return config, Cost(config.total_steps, flops)

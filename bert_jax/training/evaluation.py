@@ -21,11 +21,10 @@ from bert_jax.data.pipeline import batches
 from bert_jax.devices import sharding
 from bert_jax.devices.hardware import memory_advice
 from bert_jax.devices.signals import StopSignals
-from bert_jax.models.protocol import FillsMasks
+from bert_jax.models.protocol import FillsMasks, Model
 from bert_jax.objectives import masked_words
 from bert_jax.objectives.objective import Objective, Sums, evaluation_metrics
 from bert_jax.tokenization.tokenizer import Tokenizer
-from bert_jax.training.learner import Learner
 from bert_jax.training.metrics import Rates
 from bert_jax.training.step import Frozen, Program, make_forward_step, make_sums_step
 
@@ -236,10 +235,14 @@ class Samples:
 
 
 def make_samples(
-    learner: Learner, evaluation: Evaluation, tokenizer: Tokenizer, objective: ObjectiveConfig, count: int
+    model: Model,
+    evaluation: Evaluation,
+    tokenizer: Tokenizer,
+    objective: ObjectiveConfig,
+    shardings: Any,
+    count: int,
 ) -> Samples | None:
     """Return the `count` sequences whose predictions are noted; None if there are none or the model fills no masks."""
-    model = learner.objective.model
     if not count:
         return None
     if not (objective.masks_words and isinstance(model, FillsMasks) and model.fills_masks):
@@ -251,7 +254,7 @@ def make_samples(
             objective.name,
         )
         return None
-    return Samples(model, evaluation, tokenizer, learner.shardings.params, count)
+    return Samples(model, evaluation, tokenizer, shardings, count)
 
 
 def _all_masked(batch: Batch, mask_id: int) -> Batch:

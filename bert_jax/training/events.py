@@ -57,6 +57,8 @@ EVENTS = {
     "compiled": Kind(),
     # seconds, and the held-out metrics
     "evaluated": Kind(),
+    # phase, begin, objective, changes (option → value), afresh, terms: a phase of several trains from here on
+    "phase": Kind(is_told=True, mark="phase"),
     # seconds from the call until the checkpoint was committed
     "saved": Kind(),
     # seconds from the call until the first host's copy on its own disk was complete

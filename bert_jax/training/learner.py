@@ -1,5 +1,6 @@
-"""The compiled problem of pre-training: objective, optimizer, mesh and state.
+"""The compiled problem of pre-training: objectives, optimizer, mesh and state.
 
+Every phase has a model and an objective of its own, which train the same arrays.
 Other commands compile the very step that a run compiles. How its attention is computed decides what the backward pass
 has to keep; where `compute.remat=auto` leaves the choice to the memory of a device, the fastest policy whose closed
 form fits is taken. Where a phase, or the state alone, does not fit into the memory of a chip, the advice lists
@@ -31,7 +32,7 @@ from bert_jax.models.kernels.choice import PLATFORMS, attention_path
 from bert_jax.models.kernels.plain import Call
 from bert_jax.models.protocol import HasGenerator, HasHead, HasLayers, Model
 from bert_jax.objectives.distillation import Teacher
-from bert_jax.objectives.objective import Objective, main_term
+from bert_jax.objectives.objective import Objective, Term, main_term
 from bert_jax.parameters import FLOAT32, total_size
 from bert_jax.training.state import TrainState, state_shardings
 from bert_jax.training.step import Frozen, make_train_step
@@ -157,12 +158,17 @@ def needed_bytes(model: Model, compute: ComputeConfig, load: Load, remat: str) -
 class Learner:
     """Model, objective and optimizer of a run, and the placement of their state on the devices."""
 
-    network: BertForPreTraining
-    """The model that the objective is made of: the parts of BERT's pre-training, and how they are computed."""
-    make_objective: Callable[[BertForPreTraining], Objective]
+    networks: tuple[BertForPreTraining, ...]
+    """The model that the objective of each phase is made of: the parts of BERT's pre-training, and how they are
+    computed."""
+    make_objective: Callable[[BertForPreTraining, int], Objective]
+    """Makes the objective of the phase with a number."""
     is_given: bool
     """Whether the objective was given in Python, and does not follow from the options."""
-    objective: Objective
+    objectives: tuple[Objective, ...]
+    """That of each phase."""
+    notes: tuple[tuple[str, ...], ...]
+    """What each phase changes and starts afresh, in words."""
     layout: Callable[[Phase], Layout]
     """Describes the batches of a phase."""
     rule: OptimizerConfig
@@ -183,9 +189,28 @@ class Learner:
     """Names of the optimizer and the schedule, if they were given in Python."""
 
     @property
-    def main(self) -> str:
-        """Name of the held-out loss by which the best steps are kept."""
-        return main_term(self.objective.terms).loss
+    def network(self) -> BertForPreTraining:
+        """The model of the first phase, whose arrays and computation are those of all."""
+        return self.networks[0]
+
+    @property
+    def objective(self) -> Objective:
+        """The objective of the first phase; all train the arrays of its model."""
+        return self.objectives[0]
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The terms of all phases, each once."""
+        found: dict[str, Term] = {}
+        for term in [each for objective in self.objectives for each in objective.terms]:
+            if term.name not in found or not found[term.name].weight:
+                found[term.name] = term
+        return tuple(found.values())
+
+    @property
+    def main(self) -> tuple[str, ...]:
+        """Name of the held-out loss by which the best steps of each phase are kept."""
+        return tuple(main_term(objective.terms).loss for objective in self.objectives)
 
     @property
     def shardings(self) -> TrainState:
@@ -204,16 +229,19 @@ class Learner:
 
     def remat(self, phase: Phase) -> str:
         """Return the remat policy of a phase: compute.remat or, for auto, the fastest that fits."""
-        return remat_policy(self.objective.model, self.network.compute, self._load(phase))
+        return remat_policy(self._model(phase), self.network.compute, self._load(phase))
 
     def needed_bytes(self, phase: Phase) -> int:
         """Return the memory that a step of a phase takes on a device, by the closed form that `remat` goes by."""
-        model, compute, load = self.objective.model, self.network.compute, self._load(phase)
+        model, compute, load = self._model(phase), self.network.compute, self._load(phase)
         return needed_bytes(model, compute, load, remat_policy(model, compute, load)) + self._teacher_bytes
+
+    def _model(self, phase: Phase) -> Model:
+        return self.objectives[phase.index].model
 
     def _load(self, phase: Phase) -> Load:
         rows, length = phase.batch_size // phase.micro_batches, phase.sequence_length
-        where = self.network.config, self.network.compute, self.mesh, rows, length
+        where = self.networks[phase.index].config, self.network.compute, self.mesh, rows, length
         return Load(
             memory_bytes=None if self.memory_bytes is None else self.memory_bytes - self._teacher_bytes,
             moments=self._moments,
@@ -245,11 +273,12 @@ class Learner:
         return FLOAT32 * size // self._split + FLOAT32 // 2 * size
 
     def objective_of(self, phase: Phase) -> Objective:
-        """Return `objective` as the steps of a phase compute it, with `remat`."""
-        compute = dataclasses.replace(self.network.compute, remat=self.remat(phase))
-        if compute == self.network.compute:
-            return self.objective
-        return self.make_objective(dataclasses.replace(self.network, compute=compute))
+        """Return the objective of a phase as its steps compute it, with `remat`."""
+        network = self.networks[phase.index]
+        compute = dataclasses.replace(network.compute, remat=self.remat(phase))
+        if compute == network.compute:
+            return self.objectives[phase.index]
+        return self.make_objective(dataclasses.replace(network, compute=compute), phase.index)
 
     def value_bound(self, phase: Phase) -> int:
         """Return a number that every integer in a batch of `phase` is below: all are ids, places in a row, or flags."""

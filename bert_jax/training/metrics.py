@@ -140,7 +140,7 @@ class ConsoleLines:
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
         if self._progress is not None and kind == "train":
-            main = self._terms[:1]  # one term and the rates fit next to the bar in 80 columns
+            main = _main(metrics, self._terms)  # one term and the rates fit next to the bar in 80 columns
             names = [name for term in main if term.label for name in (term.loss, term.accuracy)]
             short = {name: metrics[name] for name in (*names, *BESIDE_BAR) if name in metrics}
             self._progress.update(self._task, completed=step, summary=" · ".join(describe(short, main)))
@@ -165,12 +165,13 @@ class _Summary(ProgressColumn):
 def describe(metrics: dict[str, float], terms: tuple[Term, ...] = ()) -> list[str]:
     """Return the parts of one console line in reading order, for those metrics that are there."""
     parts = [f"loss {metrics['loss']:.4f}"] if "loss" in metrics else []
-    parts += [f"{term.perplexity} {metrics[term.perplexity]:.2f}" for term in terms if term.perplexity in metrics]
+    perplexities = dict.fromkeys(term.perplexity for term in terms)  # phases may share the name
+    parts += [f"{name} {metrics[name]:.2f}" for name in perplexities if name in metrics]
     for term in terms:
         if term.label and term.loss in metrics:
             accuracy = f" ({metrics[term.accuracy]:.1%})" if term.accuracy in metrics else ""
             parts.append(f"{term.label} {metrics[term.loss]:.4f}{accuracy}")
-    for term in terms[:1]:  # of each store of a mixture
+    for term in _main(metrics, terms):  # of each store of a mixture
         parts += [
             f"{name.rpartition('/')[0]} {metrics[name]:.4f}" for name in metrics if name.endswith(f"/{term.loss}")
         ]
@@ -191,6 +192,11 @@ def describe(metrics: dict[str, float], terms: tuple[Term, ...] = ()) -> list[st
     if "seconds_left" in metrics:
         parts.append(f"ETA {duration(metrics['seconds_left'])}")
     return parts
+
+
+def _main(metrics: dict[str, float], terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Return the first term that was measured; a phase may have none of another's."""
+    return next(((term,) for term in terms if term.loss in metrics), terms[:1])
 
 
 def duration(seconds: float) -> str:

@@ -111,9 +111,11 @@ def announce(
             say(f"phase {phase.index}: packing up to {phase.max_texts} texts into a sequence")
         else:
             say(f"phase {phase.index}: no packing; a sequence is one text or pair")
+        if told := ", ".join(learner.notes[phase.index]):
+            say(f"phase {phase.index}: {told}")
         if architecture := own_names(learner.objective, is_given=False).get("architecture"):
             say(f"phase {phase.index}: layers and attention as {architecture} has them")
-        elif isinstance(model, AttentionConfig):
+        elif isinstance(model := learner.networks[phase.index].config, AttentionConfig):
             path = attention_of(model, learner.network.compute, mesh, rows, phase.sequence_length, phase.max_texts)
             say(f"phase {phase.index}: attention by {path}")
     if mesh.size > 1:

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bert_jax.config import Config, MeshConfig, Phase, resolve_phases
+from bert_jax.config import Config, MeshConfig, Phase, config_of_phase, resolve_phases
 from bert_jax.config.checks import check
 from bert_jax.config.commands import PlanConfig, check_plan
 from bert_jax.devices.hardware import Shortage, peak_flops, shortage_of
@@ -117,7 +117,7 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
 
 def closed_form_flops(config: Config, phase: Phase) -> int:
     """Return the operations of one sequence in a training step, on all chips together."""
-    sizes = phase.sequence_length, phase.max_predictions
+    sizes, config = (phase.sequence_length, phase.max_predictions), config_of_phase(config, phase.index)
     return computed_flops(config.model, config.objective, config.compute, *sizes).total
 
 
