@@ -131,9 +131,11 @@ class Embeddings(nnx.Module):
         types = truncated_normal(token_type_key, (config.type_vocab_size, width), std)
         self.token_type: Embedding | None = Embedding(types) if config.type_vocab_size else None
         self.norm: Norm | None = make_norm(config, width) if config.has_layers and config.embedding_norm else None
-        self.value: ValueEmbeddings | None = None
-        if isinstance(config, ModelConfig) and config.valued_layers:
-            self.value = ValueEmbeddings(config, jax.random.fold_in(key, 1))
+        self.value: ValueEmbeddings | None = (
+            ValueEmbeddings(config, jax.random.fold_in(key, 1))
+            if isinstance(config, ModelConfig) and config.valued_layers
+            else None
+        )
         own_width = config.embedding_size is not None
         projection_key = jax.random.fold_in(key, 0)
         self.projection: Linear | None = (
