@@ -18,6 +18,7 @@ from rich.table import Table
 from bert_jax.analysis import results
 from bert_jax.analysis.layers import SMALLEST, HsicSums
 from bert_jax.analysis.texts import check_vectors, in_batches, mask_words, text_arrays, token_weights, word_scores
+from bert_jax.config import ModelConfig
 from bert_jax.config.analyses import PruneConfig, VectorKind
 from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.tasks import TaskDataConfig
@@ -58,6 +59,8 @@ def check_removable(model: PretrainedModel) -> None:
         reason = f"its layers share parameters (model.sharing={config.sharing})"
     elif not config.first_attention_norm:
         reason = "its first layer differs from the others (model.first_attention_norm=False)"
+    elif isinstance(config, ModelConfig) and config.valued_layers:
+        reason = f"some add vectors of words to their values (model.value_embeddings={config.value_embeddings})"
     elif config.convolution is not None:
         width = config.convolution.convolution_width
         reason = f"a convolution is added to its first layer (model.convolution_width={width})"

@@ -351,7 +351,7 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
     """Raise a UserError if a value is out of range."""
     need_positive(optimizer, "optimizer.", "epsilon")
     need_share(optimizer, "optimizer.", "beta1", "beta2", "momentum", "ema_decay", below_one=True)
-    need_no_negative(optimizer, "optimizer.", "weight_decay", "clip_norm")
+    need_no_negative(optimizer, "optimizer.", "weight_decay", "clip_norm", "momentum_warmup_steps")
 
 
 def check_schedule(schedule: ScheduleConfig) -> None:

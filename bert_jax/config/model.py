@@ -267,6 +267,16 @@ class DisentangledConfig:
                 f"model.key_value_heads={model.key_value_heads} cannot be combined with model.disentangled.terms, "
                 "because no DeBERTa has that form; set model.key_value_heads=None"
             )
+        if model.value_embeddings != "none":
+            raise UserError(
+                f"model.value_embeddings={model.value_embeddings} cannot be combined with model.disentangled.terms, "
+                "because no DeBERTa has that form; set model.value_embeddings=none"
+            )
+        if model.query_key_norm:
+            raise UserError(
+                f"model.query_key_norm=True normalizes one of the products of a score, and model.disentangled.terms="
+                f"{self.terms} adds others to it; set model.query_key_norm=False"
+            )
         if self.max_distance < 1:
             raise UserError(f"model.disentangled.max_distance={self.max_distance} must be positive; DeBERTa has 512")
         if self.buckets is None:
@@ -321,7 +331,7 @@ RETRAINED = ("direction", "rope_theta", "rope_local_theta", "local_window", "glo
 OUTSIDE_THE_FUNCTION = (
     *("vocab_size", "vocab_pad_multiple", "max_position_embeddings"),  # numbers of rows: what a row means stays
     *("hidden_dropout", "attention_dropout", "recurrent_dropout"),  # only while it is trained
-    *("initializer_range", "scaled_outputs", "position_init"),  # only before it is trained
+    *("initializer_range", "scaled_outputs", "zero_outputs", "position_init"),  # only before it is trained
     "pair_head",  # a head on top of the encoder, which a model has or lacks
 )
 """Options of a model with which the same parameters compute the same function; with another value of any other, a
@@ -342,9 +352,10 @@ class _EncoderOptions:
     max_position_embeddings: int = 512
     """Number of rows of the position table, hence the length of the longest sequence that the model can read (but see
     padding_id)."""
-    activation: Literal["gelu_tanh", "gelu_erf", "silu"] = "gelu_tanh"
+    activation: Literal["gelu_tanh", "gelu_erf", "silu", "relu_squared"] = "gelu_tanh"
     """Activation of plain feed-forward layers, of geglu's gates, and of the heads of pre-training. Google's code uses
-    the tanh approximation of GELU; Hugging Face runs its checkpoints with the exact form (erf). NomicBERT has silu."""
+    the tanh approximation of GELU; Hugging Face runs its checkpoints with the exact form (erf). NomicBERT has silu.
+    relu_squared: max(x, 0)² (Primer; So et al. 2021, arXiv 2109.08668), with plain feed-forward layers only."""
     hidden_dropout: float = 0.1
     """Dropout rate on the embeddings and on both residual branches of each layer."""
     layer_norm_epsilon: float = 1e-12
@@ -516,6 +527,10 @@ class _LayerOptions(_EncoderOptions):
     group_layers: int = option(1, of=("sharing", "all"))
     """Number of layers with parameters of their own that a group repeats (ALBERT's inner_group_num)."""
 
+    logit_cap: float | None = None
+    """Bound c of the logits of words, which become c · tanh(x / c) (soft-capped logits; Gemma 2, arXiv 2408.00118: 30).
+    None: they have no bound."""
+
     @property
     def parameter_sets(self) -> int:
         """Number of sets of the parameters of a layer: one for each layer, or those that layers share."""
@@ -532,7 +547,7 @@ class _LayerOptions(_EncoderOptions):
 
     def check(self) -> None:
         super().check()
-        need_positive(self, "model.", "num_layers", "layer_groups", "group_layers")
+        need_positive(self, "model.", "num_layers", "layer_groups", "group_layers", "logit_cap")
         if self.num_layers % self.group_layers or self.layer_groups > self.num_layers // self.group_layers:
             raise UserError(
                 f"model.num_layers={self.num_layers} must be a multiple of model.group_layers={self.group_layers}, at "
@@ -555,6 +570,10 @@ class _AttentionOptions(_LayerOptions):
     """Whether the initial weights of the maps that end a residual branch (the output of attention, and that of the
     feed-forward network) are divided by √(2 · num_layers), so that a deep model's states grow no more than a shallow
     one's, as in Megatron and ModernBERT."""
+    zero_outputs: bool = False
+    """Whether the initial weights of those maps are 0 instead, so that at first no branch adds anything to the
+    embeddings, as in Fixup (Zhang et al. 2019, arXiv 1901.09321). They learn from the first step on, and what is below
+    them from the second."""
     feed_forward: Literal["plain", "geglu", "swiglu"] = "plain"
     """Form of the feed-forward network. plain: an activation between two affine maps. geglu, swiglu: the product with a
     third map that has the activation (GELU; SiLU; Shazeer 2020)."""
@@ -575,6 +594,8 @@ class _AttentionOptions(_LayerOptions):
     @property
     def output_range(self) -> float:
         """Standard deviation of the initial maps that end a residual branch."""
+        if self.zero_outputs:
+            return 0.0
         return self.initializer_range / (math.sqrt(2 * self.num_layers) if self.scaled_outputs else 1)
 
     @property
@@ -586,6 +607,16 @@ class _AttentionOptions(_LayerOptions):
         super().check()
         need_positive(self, "model.", "num_heads", "intermediate_size")
         need_share(self, "model.", "attention_dropout", below_one=True)
+        if self.scaled_outputs and self.zero_outputs:
+            raise UserError(
+                "model.scaled_outputs=True divides the initial weights that model.zero_outputs=True sets to 0; set one "
+                "of them to False"
+            )
+        if self.activation == "relu_squared" and self.feed_forward != "plain":
+            raise UserError(
+                f"model.activation=relu_squared belongs to plain feed-forward layers, not to the gates of "
+                f"model.feed_forward={self.feed_forward}; set model.feed_forward=plain, or another activation"
+            )
         if self.hidden_size % self.num_heads:
             fits = [h for h in range(1, self.hidden_size + 1) if self.hidden_size % h == 0]
             near = sorted(fits, key=lambda h: abs(h - self.num_heads))[:3]
@@ -663,6 +694,13 @@ class ModelConfig(_FormOptions, _AttentionOptions):
     in BERT."""
     embedding_norm: bool = option(True, of=("norm_position", "pre"))
     """With norm_position=pre, whether the sum of the embeddings is normalized. NeoBERT and EuroBERT do without."""
+    query_key_norm: bool = False
+    """Whether queries and keys are divided by their root mean square in each head, with a scale that is learned, before
+    positions turn them (QK-norm; Henry et al. 2020, arXiv 2010.04245), so that no score outgrows the softmax."""
+    value_embeddings: Literal["none", "ends", "all"] = "none"
+    """Layers that add vectors of the words themselves to the values of their attention, times a factor of each layer
+    that is learned and begins at 1: none, the first and the last (ends), or all (modded-nanogpt, Jordan et al. 2024).
+    The vectors are a second table of words, the same for all those layers."""
     word_head: Literal["tied", "affine", "linear"] = option("tied", of=("norm_position", "pre"))
     """With norm_position=pre, the head that predicts masked words. tied: dense → activation → norm, and the word table
     with a bias (BERT). affine: a table of its own with a bias, and no layer before it (NeoBERT). linear: the same
@@ -693,6 +731,17 @@ class ModelConfig(_FormOptions, _AttentionOptions):
     @property
     def needs_even_heads(self) -> bool:
         return isinstance(self.positions, Rope)
+
+    @property
+    def valued_layers(self) -> tuple[int, ...]:
+        """Numbers of the layers whose values vectors of words are added to."""
+        layers = tuple(range(self.num_layers))
+        return {"none": (), "ends": tuple(dict.fromkeys((layers[0], layers[-1]))), "all": layers}[self.value_embeddings]
+
+    @property
+    def value_size(self) -> int:
+        """Width of the values of all heads."""
+        return self.key_heads * self.head_size
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -741,6 +790,8 @@ class _UniformLayers:
     """No convolution follows the first layer."""
     first_attention_norm: ClassVar[bool] = True
     """All layers are of one form."""
+    query_key_norm: ClassVar[bool] = False
+    """No norms of queries and keys."""
     embedding_norm: ClassVar[bool] = True
     """The embeddings of a model with layers are normalized, except in XLNet."""
     word_head: ClassVar[Literal["tied"]] = "tied"
@@ -861,6 +912,8 @@ class WordVectorsConfig(_FixedForm, _EncoderOptions):
     """There are no layers that could share parameters."""
     parameter_sets: ClassVar[int] = 0
     """Number of sets of the parameters of a layer."""
+    logit_cap: ClassVar[None] = None
+    """There are no logits of words."""
     use_bias: bool = True
     """Whether the affine map of the pooler, and that of a task head with task_transform, add a bias."""
     task_transform: bool = False

@@ -418,7 +418,16 @@ class _MasksWords(_Objective):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskedWords(_MasksWords):
+class _WithZLoss:
+    """Option of the objectives whose words have one softmax."""
+
+    z_loss_weight: float = 0.0
+    """Weight of the z-loss: the square of the logarithm of the sum by which the softmax of the words divides, so that
+    logits do not drift (PaLM, arXiv 2204.02311: 1e-4). 0: it is not added."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedWords(_WithZLoss, _MasksWords):
     """BERT's masked language model, with the second objective of data.sentence_pairs."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "masked_words"}
@@ -455,13 +464,19 @@ class MaskedWords(_MasksWords):
         return tuple(name for name, weight in heads.items() if weight)
 
     def check(self, run: Run) -> None:
-        need_no_negative(self, "objective.", "mlm_weight", "sentence_pair_weight", "span_boundary_weight")
+        weights = ("mlm_weight", "sentence_pair_weight", "span_boundary_weight", "z_loss_weight")
+        need_no_negative(self, "objective.", *weights)
         others = self.span_boundary_weight or (run.data.has_pair_labels and self.sentence_pair_weight)
         if not self.mlm_weight and not others:
             raise UserError(
                 f"objective.mlm_weight=0 leaves nothing to learn: objective.sentence_pair_weight="
                 f"{self.sentence_pair_weight:g}, data.sentence_pairs={run.data.sentence_pairs}; the paper's weights "
                 "are 1"
+            )
+        if self.z_loss_weight and not self.mlm_weight:
+            raise UserError(
+                f"objective.z_loss_weight={self.z_loss_weight:g} adds to the loss of the masked words, which "
+                "objective.mlm_weight=0 leaves out; set objective.z_loss_weight=0"
             )
         if self.taught is not None:
             self.taught.check()
@@ -496,12 +511,13 @@ class _OneSided(_EveryWord):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LeftToRight(_OneSided):
+class LeftToRight(_WithZLoss, _OneSided):
     """Each token of a text, from those before it; the model needs direction=left_to_right."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "left_to_right"}
 
     def check(self, run: Run) -> None:
+        need_no_negative(self, "objective.", "z_loss_weight")
         if run.model.direction != "left_to_right":
             raise UserError(
                 f"{self.reason}, but with model.direction={run.model.direction} it would see the answer; set "

@@ -43,7 +43,7 @@ from bert_jax.tokenization.directories import carried_settings
 from bert_jax.tokenization.tokenizer import read_tokenizer
 
 FILE = "config.json"
-ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh", "silu"]] = {
+ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh", "silu", "relu_squared"]] = {
     "gelu": "gelu_erf",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -52,6 +52,7 @@ ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh", "silu"]] = {
     "gelu_accurate": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
     "silu": "silu",
+    "relu2": "relu_squared",
 }
 """Names of the activation there, with several for the exact form and for that of a hyperbolic tangent."""
 

@@ -49,6 +49,7 @@ from bert_jax.models.layers import (
     plain_product,
     product_bias,
     relu,
+    relu_squared,
     tpu_product,
     wide_bias,
 )
@@ -63,6 +64,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_erf": gelu_erf,
     "silu": jax.nn.silu,
     "relu": relu,
+    "relu_squared": relu_squared,
     "tanh": jnp.tanh,
 }
 

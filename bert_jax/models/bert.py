@@ -112,7 +112,8 @@ class Bert(nnx.Module):
             target_key = None if keys[0] is None else jax.random.fold_in(keys[0], 1)
             embedded = self.embeddings.with_targets(embedded, permutation.targets.shape[1], target_key)
         seen = mask if architecture.relations is None else architecture.relations(mask, token_type_ids, permutation)
-        x, collected, decoded = self._through_layers(architecture.stack, embedded, seen, keys[1], collect, texts)
+        stack = self._stack(architecture, input_ids)
+        x, collected, decoded = self._through_layers(stack, embedded, seen, keys[1], collect, texts)
         x = x if self.final_norm is None else self.final_norm(x)
         pooled = None
         if self.pooler is not None:
@@ -140,11 +141,21 @@ class Bert(nnx.Module):
         pooled, number = None, first.shape[1] if self.pooler is not None else 0
         read = jnp.concatenate([first[:, :number], positions], axis=1)
         assert self.encoder is not None, "a model without layers has nothing to leave out"
-        x, _ = run_stack(architecture.stack, self.encoder, x, mask, keys[1], read=read)
+        x, _ = run_stack(self._stack(architecture, input_ids), self.encoder, x, mask, keys[1], read=read)
         x = x if self.final_norm is None else self.final_norm(x)
         if self.pooler is not None:
             pooled = architecture.pooler(self.pooler(x[:, 0] if texts is None else x[:, :number]))
         return ReadStates(x[:, number:], pooled)
+
+    def _stack(self, architecture: Architecture, input_ids: jax.Array) -> Stack:
+        """Return the layers with the vectors of the words [B, L] that they add to their values, if any do."""
+        stack, values = architecture.stack, getattr(self.embeddings, "value", None)
+        if values is None:
+            return stack
+        factors, vectors = {"value_factor": values.factors()}, values(input_ids, architecture.dtype)
+        return dataclasses.replace(
+            stack, layer_inputs={**stack.layer_inputs, **factors}, inputs={**stack.inputs, "word_values": vectors}
+        )
 
     def _through_layers(
         self,
@@ -174,10 +185,12 @@ class Bert(nnx.Module):
         head, states = self._word_head(output, batch, part)
         return head(states, self.embeddings.word.table[...])
 
-    def word_losses(self, output: Encoded, batch: dict[str, jax.Array], part: WordPart, block: int) -> WordLosses:
+    def word_losses(
+        self, output: Encoded, batch: dict[str, jax.Array], part: WordPart, block: int, log_sums: bool
+    ) -> WordLosses:
         """Return the losses [B, M] of predicting masked_ids [B, M] at masked_positions [B, M]."""
         head, states = self._word_head(output, batch, part)
-        return head.losses(states, self.embeddings.word.table[...], batch["masked_ids"], block)
+        return head.losses(states, self.embeddings.word.table[...], batch["masked_ids"], block, log_sums)
 
     def _word_head(
         self, output: Encoded, batch: dict[str, jax.Array], part: WordPart
@@ -362,15 +375,21 @@ class BertForPreTraining:
         return "mlm" in self.parts and self._pieces.word_block is not None
 
     def word_losses(
-        self, params: Params, batch: dict[str, jax.Array], encoded: Encoded, part: WordPart = "mlm"
+        self,
+        params: Params,
+        batch: dict[str, jax.Array],
+        encoded: Encoded,
+        part: WordPart = "mlm",
+        log_sums: bool = False,
     ) -> WordLosses:
         """Return the losses [B, M] of predicting the masked_ids of a batch at its masked_positions, and no logits.
 
-        They are those of `objectives.masked_words.masked_word_sums`, block by block over the vocabulary.
+        They are those of `objectives.masked_words.masked_word_losses`, block by block over the vocabulary, with
+        `log_sums` if asked for.
         """
         self.require(part)
         block = self._pieces.word_block or self.config.need_vocab_size()
-        return self._module(params).word_losses(encoded, batch, part, block)
+        return self._module(params).word_losses(encoded, batch, part, block, log_sums)
 
     def word_strengths(self, params: Params, states: jax.Array, mask: jax.Array) -> jax.Array:
         """Return [B, V] float32, the `strengths` of the head for masked words, of states [B, L, H] and mask [B, L]."""

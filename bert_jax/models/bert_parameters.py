@@ -14,6 +14,7 @@ from bert_jax.config import (
     DisentangledConfig,
     EncoderConfig,
     HeadConfig,
+    ModelConfig,
     ObjectiveConfig,
     RecurrentConfig,
     ReplacedTokens,
@@ -181,6 +182,10 @@ def _embeddings(config: EncoderConfig, hidden: Axis):
     if config.embedding_size is not None:
         for entry in linear("embeddings/projection", (width,), (hidden,)):
             yield dataclasses.replace(entry, embedding=True)
+    if isinstance(config, ModelConfig) and config.valued_layers:
+        values, layers = Axis("hidden", config.value_size), Axis("mixed_layer", len(config.valued_layers))
+        yield Parameter("embeddings/value/table", (tables[0][1], values), embedding=True)
+        yield Parameter("embeddings/value/scale", (layers,), decays=False, embedding=True)
 
 
 EVERY_LAYER = Axis("every_layer", 1)
@@ -275,8 +280,14 @@ class AttentionLayers:
         inner = wide if config.feed_forward == "plain" else 2 * wide  # between the kernels: with the gate
         # Norms keep three float32 arrays each, the activation function six of its width.
         everything = value_bytes * (6 * hidden + 5 * wide + inner) + hidden * 2 * 3 * FLOAT32
+        variances = 2 * 2 * FLOAT32  # and means, of both norms
+        if config.query_key_norm:
+            everything += (hidden + shared // 2) * 3 * FLOAT32
+            variances += (config.num_heads + config.key_heads) * FLOAT32
+        if isinstance(config, ModelConfig) and config.valued_layers:
+            everything += value_bytes * config.value_size
         linear = {
-            "sel": value_bytes * (5 * hidden + shared + inner) + 2 * 2 * FLOAT32,  # mean and variance of both norms
+            "sel": value_bytes * (5 * hidden + shared + inner) + variances,
             "dots": value_bytes * (4 * hidden + shared + inner),
             "full": value_bytes * hidden,
         }.get(remat, everything)
@@ -320,6 +331,9 @@ def _encoder(config: AttentionConfig):
         of_map = shared if name in ("key", "value") else heads
         biased = attention_bias and (name != "key" or deberta is None or deberta.key_bias)
         yield from linear(f"encoder/attention/{name}", (hidden,), of_map, attention, biased, MAPS[name])
+    if config.query_key_norm:
+        for name in ("query_norm", "key_norm"):
+            yield from norm(f"encoder/attention/{name}", heads[1], attention, bias=False)
     yield from linear("encoder/attention/output", heads, (hidden,), attention, attention_bias)
     if later or config.first_attention_norm:
         yield from norm("encoder/attention_norm", hidden, normed, bias=norm_bias)
@@ -414,8 +428,8 @@ def generator_parts(objective: ReplacedTokens) -> tuple[str, ...]:
 
 
 def is_shareable(path: str) -> bool:
-    """Return whether an array is a table of the embeddings or their norm, but not the map to the width of a part."""
-    return path.startswith("embeddings/") and not path.startswith("embeddings/projection/")
+    """Return whether an array is of the embeddings, and not as wide as the layers of a part or their values."""
+    return path.startswith("embeddings/") and not path.startswith(("embeddings/projection/", "embeddings/value/"))
 
 
 def is_difference(path: str) -> bool:

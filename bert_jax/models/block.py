@@ -27,7 +27,7 @@ from bert_jax.models.deberta import (
 )
 from bert_jax.models.embeddings import position_vectors
 from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionKernel, AttentionMask, gated
-from bert_jax.models.layers import Linear, Norm, dropout, make_norm, truncated_normal
+from bert_jax.models.layers import Linear, Norm, RmsNorm, dropout, like, make_norm, truncated_normal
 
 
 class FeedForward(nnx.Module):
@@ -199,7 +199,8 @@ class BiasTable(nnx.Module):
 class SelfAttention(nnx.Module):
     """Projections to queries, keys and values of A heads of size D = H / A, attention, and the projection back.
 
-    With fewer heads of keys and values, each is that of A / fewer neighbouring heads of queries.
+    With fewer heads of keys and values, each is that of A / fewer neighbouring heads of queries. With norms of queries
+    and keys, all heads have one scale [D].
     """
 
     def __init__(self, config: ModelConfig, key: jax.Array):
@@ -212,6 +213,9 @@ class SelfAttention(nnx.Module):
         self.key: Linear = Linear(hidden, shared, config.initializer_range, key_key, config.layers_have_bias)
         self.value: Linear = Linear(hidden, shared, config.initializer_range, value_key, config.layers_have_bias)
         self.output: Linear = Linear(heads, hidden, config.output_range, output_key, config.layers_have_bias)
+        fresh = lambda: RmsNorm(config.head_size, config.layer_norm_epsilon) if config.query_key_norm else None
+        self.query_norm: RmsNorm | None = fresh()
+        self.key_norm: RmsNorm | None = fresh()
 
     def __call__(
         self,
@@ -222,14 +226,19 @@ class SelfAttention(nnx.Module):
         collect: bool,
         rotary: Rotary | None = None,
         queries: jax.Array | None = None,
+        added_values: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Return the output [B, L, H] for x [B, L, H], and the probabilities [B, A, L, L] if `collect`, else None.
 
         `rotary` turns queries and keys by their positions before the kernel sees them. `queries` [B, M, H] are the
-        states at mask.queries, for which alone the output is computed: [B, M, H].
+        states at mask.queries, for which alone the output is computed: [B, M, H]. `added_values` are as values are
+        before each group of queries has its own.
         """
         query = checkpoint_name(self.query(x if queries is None else queries), "query")
         key, value = checkpoint_name(self.key(x), "key"), checkpoint_name(self.value(x), "value")
+        value = value if added_values is None else value + added_values
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
         if rotary is not None:
             length = x.shape[1]
             query, key = rotary.turned(query, length, mask.queries), rotary.turned(key, length)
@@ -284,6 +293,8 @@ class Block(nnx.Module):
         convolved: bool = False,
         queries: jax.Array | None = None,
         head_gates: jax.Array | None = None,
+        word_values: jax.Array | None = None,
+        value_factor: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Map x [B, L, H] to (x [B, L, H], attention probabilities [B, A, L, L] if `collect`, else None).
 
@@ -298,11 +309,15 @@ class Block(nnx.Module):
           queries: [B, M, H], the states that go through the layer in place of x, which gives keys and values only;
             mask.queries are their positions. With disentangled attention and post-norm, [B, L, H] of all positions.
           head_gates: [A], factors of what each head adds; None: nothing is multiplied.
+          word_values: [B, L, heads of values, D], vectors of the words, which are added to the values of its attention.
+          value_factor: [], the factor with which they are.
         """
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
         mask = mask if window is None else dataclasses.replace(mask, window=window)
         norm = self.attention_norm if self.pre_norm and attention_norm else lambda states: states
         y, more = norm(x), {} if queries is None else {"queries": norm(queries)}
+        if word_values is not None and value_factor is not None:
+            more["added_values"] = like(value_factor, word_values) * word_values
         positions = rotary if self.relative is None else self.relative
         if self.relative_bias is not None:
             bias = self.relative_bias(x.shape[1])

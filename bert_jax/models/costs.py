@@ -11,7 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 
-from bert_jax.config import ComputeConfig, EncoderConfig, ObjectiveConfig
+from bert_jax.config import ComputeConfig, EncoderConfig, ModelConfig, ObjectiveConfig
 from bert_jax.config.objective import ReplacedTokens, generator_model
 from bert_jax.models.bert_parameters import (
     DISCRIMINATOR_PARTS,
@@ -238,7 +238,7 @@ class ActivationBytes:
     """The part of the layers that is quadratic in the length, but not in local layers that are computed by blocks:
     attention probabilities, and their copy after dropout."""
     embeddings: int
-    """Of the embeddings, and of a convolution of them."""
+    """Of the embeddings, of a convolution of them, and of vectors of words that layers add to their values."""
     heads: int
     """Mostly logits of the predicted words, in float32."""
 
@@ -287,7 +287,7 @@ def activation_bytes(
         linear=states * (config.num_layers * linear + copied * value_bytes),
         quadratic=states * sum(keys) * scores,
         embeddings=length * word * ((0 if remat in LESS else 2) * value_bytes + 3 * FLOAT32)
-        + length * _convolved(config, remat, value_bytes),
+        + length * (_convolved(config, remat, value_bytes) + _word_values(config, value_bytes)),
         heads=head_bytes,
     )
 
@@ -304,6 +304,11 @@ def _convolved(config: EncoderConfig, remat: str, value_bytes: int) -> int:
         "dots": value_bytes * hidden,
         "full": 0,
     }.get(remat, everything)
+
+
+def _word_values(config: EncoderConfig, value_bytes: int) -> int:
+    """Return what a token keeps of the vector of its word that layers add to their values."""
+    return value_bytes * config.value_size if isinstance(config, ModelConfig) and config.valued_layers else 0
 
 
 def _keys(config: EncoderConfig, length: int, local: int | None) -> tuple[int, ...]:

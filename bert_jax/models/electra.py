@@ -10,7 +10,7 @@ from bert_jax.config import ComputeConfig, EncoderConfig
 from bert_jax.config.objective import EmbeddingSharing
 from bert_jax.models.architecture import Architecture
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.bert_parameters import DIFFERENCE, GENERATOR, Layers, is_shareable, joined
+from bert_jax.models.bert_parameters import DIFFERENCE, GENERATOR, Layers, is_difference, is_shareable, joined
 from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.models.layers import PackedTexts
 from bert_jax.models.protocol import EncoderOutput, Params, encoder_inputs
@@ -82,7 +82,9 @@ class Electra:
         discriminator, generator = self.discriminator.init(key), self.generator.init(jax.random.fold_in(key, 1))
         if self.embeddings == "disentangled":
             discriminator["embeddings"] = {
-                name: {DIFFERENCE: jnp.zeros_like(module["table"])} if "table" in module else module
+                name: {DIFFERENCE: jnp.zeros_like(module["table"])}
+                if is_difference(f"embeddings/{name}/table") and "table" in module
+                else module
                 for name, module in discriminator["embeddings"].items()
             }
         if self.embeddings == "shared":

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax.config import EncoderConfig
+from bert_jax.config import EncoderConfig, ModelConfig
 from bert_jax.models.layers import (
     Linear,
     Norm,
@@ -85,10 +85,32 @@ class Embedding(nnx.Module):
         self.table: nnx.Param[jax.Array] = nnx.Param(table)
 
 
+class ValueEmbeddings(nnx.Module):
+    """A second table of words [V, values of all heads], and the factors with which layers add its rows to values."""
+
+    def __init__(self, config: ModelConfig, key: jax.Array):
+        shape = (config.padded_vocab_size, config.value_size)
+        self.table: nnx.Param[jax.Array] = nnx.Param(truncated_normal(key, shape, config.initializer_range))
+        self.scale: nnx.Param[jax.Array] = nnx.Param(jnp.ones(len(config.valued_layers), jnp.float32))
+        self.layers: tuple[int, ...] = config.valued_layers
+        self.num_layers: int = config.num_layers
+        self.heads: tuple[int, int] = (config.key_heads, config.head_size)
+
+    def __call__(self, input_ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
+        """Return the vectors of the words at ids [B, L]: [B, L, heads of values, D]."""
+        return look_up(self.table[...], input_ids).astype(dtype).reshape(*input_ids.shape, *self.heads)
+
+    def factors(self) -> jax.Array:
+        """Return float32 [N], the factor of every layer; 0 for those that add nothing."""
+        scale, missing = self.scale[...], self.num_layers - len(self.layers)
+        return jnp.concatenate([scale[:1], jnp.zeros(missing, jnp.float32), scale[1:]]) if missing else scale
+
+
 class Embeddings(nnx.Module):
     """word + position + token type → norm → dropout (→ affine map to the width of the layers, if that is another).
 
     A model with type_vocab_size=0 has no token types, and one without layers, or with embedding_norm=False, no norm.
+    `value` are the vectors of words that layers add to their values, if any do.
 
     `positions` makes the table of absolute positions; None for an architecture whose blocks get positions otherwise.
     Which row of it belongs to a token follows from `Learned.padding_id`.
@@ -109,6 +131,11 @@ class Embeddings(nnx.Module):
         types = truncated_normal(token_type_key, (config.type_vocab_size, width), std)
         self.token_type: Embedding | None = Embedding(types) if config.type_vocab_size else None
         self.norm: Norm | None = make_norm(config, width) if config.has_layers and config.embedding_norm else None
+        self.value: ValueEmbeddings | None = (
+            ValueEmbeddings(config, jax.random.fold_in(key, 1))
+            if isinstance(config, ModelConfig) and config.valued_layers
+            else None
+        )
         own_width = config.embedding_size is not None
         projection_key = jax.random.fold_in(key, 0)
         self.projection: Linear | None = (
@@ -205,17 +232,31 @@ _position_vectors.defvjp(_kept_positions, _position_gradients)
 BLOCK = 4080  # words; a stride of 4,096 would put the entries of a column into few sets of the processor's cache
 
 
+def capped(logits: jax.Array, cap: float | None) -> jax.Array:
+    """Return cap · tanh(logits / cap), whose size is below the cap; None: the logits as they are."""
+    return logits if cap is None else cap * jnp.tanh(logits / cap)
+
+
 class WordLosses(NamedTuple):
-    """Loss and correctness of each prediction, without its logits; both of one shape."""
+    """Loss and correctness of each prediction, without its logits; all of one shape."""
 
     losses: jax.Array
     """Float32, in nats: -log of the probability of the label."""
     correct: jax.Array
     """Whether the label is the most likely word; of several, whether it is the first."""
+    log_sums: jax.Array | None = None
+    """Float32: the logarithm of the sum of exp(logits) of each; None unless asked for."""
 
 
 def word_losses(
-    x: jax.Array, table: jax.Array, bias: jax.Array, labels: jax.Array, words: int, block: int = BLOCK
+    x: jax.Array,
+    table: jax.Array,
+    bias: jax.Array,
+    labels: jax.Array,
+    words: int,
+    block: int = BLOCK,
+    cap: float | None = None,
+    log_sums: bool = False,
 ) -> WordLosses:
     """Return the losses [N] of predicting `labels` from logits x · tableᵀ + bias, which are float32.
 
@@ -228,6 +269,8 @@ def word_losses(
       labels: int32 [N], below `words`.
       words: number of rows of the table that are words; the others are never predicted.
       block: number of words whose logits are one array.
+      cap: bound of the logits, as in `capped`; None: they have none.
+      log_sums: whether those are returned too, with their gradient.
     """
     blocks = tuple(slice(start, min(start + block, words)) for start in range(0, words, block))
 
@@ -237,15 +280,20 @@ def word_losses(
 
     def forward(x: jax.Array, table: jax.Array, bias: jax.Array):
         narrow = table.astype(x.dtype)
-        logits = [wide_product_with_rows(x, narrow[words]) + bias[None, words] for words in blocks]
+        logits = [capped(wide_product_with_rows(x, narrow[words]) + bias[None, words], cap) for words in blocks]
         found, log_sum = _against_labels(logits, _places(blocks, labels))
-        return found, (x, narrow, logits, log_sum)
+        return found._replace(log_sums=log_sum[:, 0] if log_sums else None), (x, narrow, logits, log_sum)
 
     def backward(kept: Any, gradients: WordLosses):
         x, narrow, logits, log_sum = kept
         of_x, of_table, of_bias = jnp.zeros(x.shape, jnp.float32), [], []
         for words, part, place in zip(blocks, logits, _places(blocks, labels), strict=True):
-            wrong = (jnp.exp(part - log_sum) - (place == 0)) * gradients.losses[:, None]
+            likely = jnp.exp(part - log_sum)
+            wrong = (likely - (place == 0)) * gradients.losses[:, None]
+            if gradients.log_sums is not None:
+                wrong += likely * gradients.log_sums[:, None]
+            if cap is not None:
+                wrong *= 1 - jnp.square(part / cap)  # the slope of tanh, from its value
             of_bias.append(jnp.sum(wrong, axis=0))
             wrong = wrong.astype(x.dtype)
             of_x += wide_product(wrong, narrow[words])

@@ -15,7 +15,7 @@ from flax import nnx
 from bert_jax.config import EncoderConfig, HeadConfig
 from bert_jax.config.heads import TextState
 from bert_jax.models.bert_parameters import POOLED, SPAN_PLACE_SIZE, SPAN_PLACES
-from bert_jax.models.embeddings import Embedding, WordLosses, position_vectors, word_logits, word_losses
+from bert_jax.models.embeddings import Embedding, WordLosses, capped, position_vectors, word_logits, word_losses
 from bert_jax.models.layers import (
     Linear,
     Norm,
@@ -38,7 +38,7 @@ class MaskedLanguageModelHead(nnx.Module):
     """dense → activation → norm → product with the word table (tied) → + bias; XLNet begins with the product.
 
     With another `form` than tied (`ModelConfig.word_head`), the product is with a table of its own, and it is the first
-    step too.
+    step too. With a cap c (`logit_cap` of the model), the logits become c · tanh(logit / c).
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class MaskedLanguageModelHead(nnx.Module):
         assert config.vocab_size is not None, "BertForPreTraining refuses such a configuration"
         self.activation: Callable[[jax.Array], jax.Array] = activation
         self.vocab_size: int = config.vocab_size
+        self.cap: float | None = config.logit_cap
         self.transforms: bool = form == "tied" and not config.two_streams
         if self.transforms:
             self.dense: Linear = Linear((config.hidden_size,), width, config.initializer_range, key, config.use_bias)
@@ -63,20 +64,20 @@ class MaskedLanguageModelHead(nnx.Module):
     def __call__(self, x: jax.Array, word_table: jax.Array) -> jax.Array:
         """Map x [B, M, H] and the word table to logits [B, M, V], float32 whatever the dtype of x."""
         logits = word_logits(self._transformed(x), self._table(word_table))
-        logits = logits if self.bias is None else logits + like(self.bias[...], logits)
+        logits = capped(logits if self.bias is None else logits + like(self.bias[...], logits), self.cap)
         real = jax.lax.broadcasted_iota(jnp.int32, (1, 1, logits.shape[-1]), 2) < self.vocab_size
         return jnp.where(real, logits, PADDED_LOGIT)
 
-    def losses(self, x: jax.Array, word_table: jax.Array, labels: jax.Array, block: int) -> WordLosses:
+    def losses(self, x: jax.Array, word_table: jax.Array, labels: jax.Array, block: int, log_sums: bool) -> WordLosses:
         """Return the losses [B, M] of predicting labels [B, M] from x [B, M, H], from the logits of a block at a time.
 
-        Arguments are as above, and `block` is a number of words.
+        Arguments are as above and, from `block` on, those of `embeddings.word_losses`.
         """
         x = self._transformed(x)
         rows, table = x.reshape(-1, x.shape[-1]), self._table(word_table)
         bias = jnp.zeros(len(table), jnp.float32) if self.bias is None else self.bias[...]
-        found = word_losses(rows, table, bias, labels.reshape(-1), self.vocab_size, block)
-        return WordLosses(*(of_rows.reshape(labels.shape) for of_rows in found))
+        found = word_losses(rows, table, bias, labels.reshape(-1), self.vocab_size, block, self.cap, log_sums)
+        return jax.tree.map(lambda of_rows: of_rows.reshape(labels.shape), found)
 
     def strengths(self, x: jax.Array, word_table: jax.Array, mask: jax.Array) -> jax.Array:
         """Return float32 [B, V]: for each word, log(1 + max(0, its highest logit at a position where mask is 1)).
@@ -97,7 +98,7 @@ class MaskedLanguageModelHead(nnx.Module):
 
         def highest(of_words: tuple[jax.Array, jax.Array]) -> jax.Array:
             logits = word_logits(x, of_words[0])
-            logits += like(of_words[1], logits)
+            logits = capped(logits + like(of_words[1], logits), self.cap)
             return jnp.max(jnp.where(mask[:, :, None] > 0, logits, 0.0), axis=1)  # what is negative counts as 0
 
         once_more = jax.checkpoint(highest, prevent_cse=False)  # a scan needs no protection

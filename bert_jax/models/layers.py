@@ -481,6 +481,11 @@ def relu(x: jax.Array) -> jax.Array:
     return jnp.maximum(x, 0)
 
 
+def relu_squared(x: jax.Array) -> jax.Array:
+    """Return the square of x where it is positive, else 0 (So et al. 2021)."""
+    return jnp.square(relu(x))
+
+
 def in_float32(activation: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
     """Return the same function of x, computed in float32 and rounded once, whose backward pass keeps x alone.
 

@@ -75,6 +75,8 @@ class Stack:
     own, or those of the set that `sharing` gives it."""
     layer_inputs: Mapping[str, np.ndarray | jax.Array] = dataclasses.field(default_factory=dict)
     """{argument of the block: array [N, ...] of its value in each layer}, such as a window or a rotary base."""
+    inputs: Mapping[str, jax.Array] = dataclasses.field(default_factory=dict)
+    """{argument of the block: array that every layer gets}, such as vectors of the words of a batch."""
     layer_settings: Mapping[str, Sequence[Hashable]] = dataclasses.field(default_factory=dict)
     """{argument of the block: its value in each layer, known when the program is compiled}, such as a window by which
     another kernel is chosen. A scan goes over the shortest pattern that repeats."""
@@ -111,7 +113,8 @@ class Stack:
 
     def arguments(self, layer: int) -> dict[str, Any]:
         """Return the inputs and settings of one layer that is called by itself."""
-        return {name: values[layer] for name, values in self.layer_inputs.items()} | self.settings(layer)
+        own = {name: values[layer] for name, values in self.layer_inputs.items()}
+        return {**self.inputs, **own, **self.settings(layer)}
 
 
 def stacked_blocks(stack: Stack, key: jax.Array) -> Layer:
@@ -185,7 +188,7 @@ def run_stack(
 
     def step(x: jax.Array, layer: tuple[Layer, jax.Array | None, dict[str, jax.Array]], number: int = 0):
         block, key, inputs = layer
-        arguments = {**inputs, **stack.settings(number)}
+        arguments = {**stack.inputs, **inputs, **stack.settings(number)}
         if read is not None and number == stack.num_layers - 1:
             seen, queries = dataclasses.replace(mask, queries=read), gather_positions(x, read)
             return block(x, seen, key, stack.attend, collect, queries=queries, **arguments)[0], None

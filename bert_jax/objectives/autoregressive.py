@@ -31,14 +31,19 @@ class LeftToRightObjective:
     """The next word of every place (see `Objective`); batches are those of `data.masking.NextWords`."""
 
     model: BertForPreTraining
-    terms: tuple[Term, ...] = (NEXT_WORDS,)
+    weights: LeftToRight = LeftToRight()
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return (NEXT_WORDS, *masked_words.weighted_z_loss(self.weights.z_loss_weight))
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
-        return {NEXT_WORDS.name: jnp.sum(batch["masked_weights"])}
+        return {term.name: jnp.sum(batch["masked_weights"]) for term in self.terms}
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         encoded = self.model.encode(params, *encoder_inputs(batch), dropout_key, texts=PackedTexts.of(batch))
-        return {NEXT_WORDS.name: masked_words.model_sums(self.model, params, batch, encoded)}
+        z_loss = self.weights.z_loss_weight
+        return masked_words.sums_with_z_loss(self.model, params, batch, encoded, NEXT_WORDS, z_loss)
 
 
 PREVIOUS_WORDS = dataclasses.replace(
@@ -122,7 +127,7 @@ def objective(
     del epsilon, sentence_pairs
     match options:
         case LeftToRight():
-            return LeftToRightObjective(model)
+            return LeftToRightObjective(model, options)
         case TwoDirections():
             return TwoDirectionsObjective(model, options)
         case Permutation():

@@ -172,8 +172,9 @@ class DistillationObjective:
     def _predictions(
         self, params: Any, batch: Batch, student: EncoderOutput, teacher: EncoderOutput
     ) -> dict[str, Sums]:
+        z_loss = self.weights.z_loss_weight
         if not self.options.soft_weight:
-            return {MASKED_WORDS.name: masked_words.model_sums(self.model, params, batch, student)}
+            return masked_words.sums_with_z_loss(self.model, params, batch, student, MASKED_WORDS, z_loss)
         words = self.model.config.need_vocab_size()
         at, weights = self._compared(batch)
         logits = self.model.word_logits(params, at, "mlm", student)[:, :, :words]
@@ -181,8 +182,9 @@ class DistillationObjective:
         soft = loss_sums(logits, theirs, weights, self.options.temperature)
         if self.options.soft_positions == "all":
             logits = gather_positions(logits, batch["masked_positions"])
-        hard = masked_words.masked_word_sums(logits, batch["masked_ids"], batch["masked_weights"])
-        return {MASKED_WORDS.name: hard, SOFT_TARGETS.name: soft}
+        hard, masked = masked_words.masked_word_losses(logits, batch["masked_ids"]), batch["masked_weights"]
+        found = {MASKED_WORDS.name: masked_words.weighted_sums(hard, masked), SOFT_TARGETS.name: soft}
+        return found | (masked_words.z_loss_sums(hard, masked) if z_loss else {})
 
     def _compared(self, batch: Batch) -> tuple[Batch, jax.Array]:
         """Return a batch whose masked_positions [B, M] are where predictions are compared, and the weight of each."""

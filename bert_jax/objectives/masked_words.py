@@ -1,7 +1,8 @@
 """BERT's pre-training objective: cross-entropy at masked positions and, with pairs, a choice of two classes.
 
 The classes are those of next-sentence prediction (0 = IsNext) or of sentence order (0 = in order). With a weight,
-SpanBERT's objective is added: the words of each span from the states next to it.
+SpanBERT's objective is added: the words of each span from the states next to it. With another, so is the z-loss: the
+square of the logarithm of the sum by which the softmax of the words divides.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ import numpy as np
 from bert_jax.config import MaskedWords
 from bert_jax.config.pretraining import SentencePairs
 from bert_jax.models.bert import BertForPreTraining, WordPart
+from bert_jax.models.embeddings import WordLosses
 from bert_jax.models.heads import SpanBoundaries
 from bert_jax.models.layers import PackedTexts
 from bert_jax.models.protocol import Encoded, Params, encoder_inputs
@@ -32,16 +34,21 @@ def masked_word_sums(logits: jax.Array, masked_ids: jax.Array, masked_weights: j
     Returns:
       Losses in nats; all sums are 0 if every weight is.
     """
+    return weighted_sums(masked_word_losses(logits, masked_ids), masked_weights)
+
+
+def masked_word_losses(logits: jax.Array, masked_ids: jax.Array) -> WordLosses:
+    """Return the losses [B, M] of predicting masked_ids [B, M] from logits [B, M, V], with `log_sums`."""
     logits, label = logits.astype(jnp.float32), masked_ids[:, :, None]
     # A comparison, not a lookup: a vocabulary axis that is split over devices then stays where it is.
     entry = jax.lax.broadcasted_iota(masked_ids.dtype, logits.shape, 2)
     own = jnp.sum(jnp.where(entry == label, logits, 0.0), axis=-1, keepdims=True)
-    losses = jax.nn.logsumexp(logits, axis=-1) - own[:, :, 0]
+    log_sums = jax.nn.logsumexp(logits, axis=-1)
     # argmax(logits) == label, written without argmax, which is slow on CPU, and so that no maximum waits for `own`: a
     # TPU then needs no pass over the logits for them alone.
     before = jnp.max(jnp.where(entry < label, logits, -jnp.inf), axis=-1)
     correct = (own[:, :, 0] == jnp.max(logits, axis=-1)) & (before < own[:, :, 0])
-    return weighted_sums(losses, correct, masked_weights)
+    return WordLosses(log_sums - own[:, :, 0], correct, log_sums)
 
 
 def model_sums(
@@ -49,14 +56,42 @@ def model_sums(
 ) -> Sums:
     """Return `masked_word_sums` of the predictions of a head for the masked_ids of a batch, the fastest way."""
     weights = batch["masked_weights"] if part == "mlm" else SpanBoundaries.of(batch).weights
+    return weighted_sums(_model_losses(model, params, batch, encoded, part), weights)
+
+
+def sums_with_z_loss(
+    model: BertForPreTraining, params: Params, batch: Batch, encoded: Encoded, term: Term, weight: float
+) -> dict[str, Sums]:
+    """Return `model_sums` of the head for masked words under the name of their term and, with a weight, the z-loss."""
+    if not weight:
+        return {term.name: model_sums(model, params, batch, encoded)}
+    found = _model_losses(model, params, batch, encoded, log_sums=True)
+    return {term.name: weighted_sums(found, batch["masked_weights"]), **z_loss_sums(found, batch["masked_weights"])}
+
+
+def _model_losses(
+    model: BertForPreTraining,
+    params: Params,
+    batch: Batch,
+    encoded: Encoded,
+    part: WordPart = "mlm",
+    log_sums: bool = False,
+) -> WordLosses:
     if model.has_word_losses:
-        return weighted_sums(*model.word_losses(params, batch, encoded, part), weights)
-    return masked_word_sums(model.word_logits(params, batch, part, encoded), batch["masked_ids"], weights)
+        return model.word_losses(params, batch, encoded, part, log_sums)
+    return masked_word_losses(model.word_logits(params, batch, part, encoded), batch["masked_ids"])
 
 
-def weighted_sums(losses: jax.Array, correct: jax.Array, masked_weights: jax.Array) -> Sums:
-    """Return the sums of what is known of each prediction; all three arguments are [B, M]."""
+def weighted_sums(found: WordLosses, masked_weights: jax.Array) -> Sums:
+    """Return the sums of what is known of each prediction, with weights [B, M]."""
+    losses, correct = found.losses, found.correct
     return Sums(jnp.sum(masked_weights * losses), jnp.sum(masked_weights), jnp.sum(masked_weights * correct))
+
+
+def z_loss_sums(found: WordLosses, masked_weights: jax.Array) -> dict[str, Sums]:
+    """Return the sums of the squares of `log_sums`, float32, by the name of their term."""
+    assert found.log_sums is not None, "asked for"
+    return {Z_LOSS.name: Sums(jnp.sum(masked_weights * jnp.square(found.log_sums)), jnp.sum(masked_weights))}
 
 
 def frequency_sums(counts: np.ndarray, targets: np.ndarray) -> Sums:
@@ -90,8 +125,14 @@ MASKED_WORDS = Term(
     of_words=True,
 )
 SPAN_BOUNDARY = Term(name="span_boundary", label="SBO", title="Span boundary objective", unit="nats per token")
+Z_LOSS = Term(name="z", label="z", title="Normalizer of the words", unit="square of nats", panels=("loss",))
 NEXT_SENTENCE = Term(name="next_sentence", label="NSP", title="Next sentence", panels=("accuracy",))
 SENTENCE_ORDER = Term(name="sentence_order", label="SOP", title="Sentence order", panels=("accuracy",))
+
+
+def weighted_z_loss(weight: float) -> tuple[Term, ...]:
+    """Return the term of the z-loss, if it has a weight."""
+    return (dataclasses.replace(Z_LOSS, weight=weight),) if weight else ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,12 +160,15 @@ class PretrainingObjective:
         spans = dataclasses.replace(SPAN_BOUNDARY, weight=self.weights.span_boundary_weight)
         return (
             dataclasses.replace(MASKED_WORDS, weight=self.weights.mlm_weight),
+            *weighted_z_loss(self.weights.z_loss_weight),
             *((spans,) if spans.weight else ()),
             self.of_pairs,
         )
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
         found = {MASKED_WORDS.name: jnp.sum(batch["masked_weights"]) + self.epsilon}
+        if self.weights.z_loss_weight:
+            found[Z_LOSS.name] = found[MASKED_WORDS.name]
         if self.weights.span_boundary_weight:
             found[SPAN_BOUNDARY.name] = jnp.sum(SpanBoundaries.of(batch).weights)
         if "next_sentence_weights" in batch:  # of packed rows
@@ -141,7 +185,8 @@ class PretrainingObjective:
             encoded = model.read(params, *inputs, batch["masked_positions"], dropout_key, texts)
         sums = {}
         if "mlm" in model.parts:
-            sums[MASKED_WORDS.name] = model_sums(model, params, batch, encoded)
+            z_loss = self.weights.z_loss_weight
+            sums |= sums_with_z_loss(model, params, batch, encoded, MASKED_WORDS, z_loss)
         return sums | self.sums_beside_words(params, batch, encoded)
 
     @property

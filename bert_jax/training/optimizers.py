@@ -178,10 +178,27 @@ def _copied(params: dict[str, Any]) -> dict[str, Any]:
     return jax.tree.map(jnp.copy, params)
 
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Coefficients of the quintic polynomial that the published code applies to the singular values. It takes those above
-about 0.01 to between 0.7 and 1.2, rather than to 1."""
-ITERATIONS = 5
+Polynomials = tuple[tuple[float, float, float], ...]
+"""Coefficients of x, x³ and x⁵ of the polynomials that are applied to the singular values, one after the other."""
+NEWTON_SCHULZ: Polynomials = ((3.4445, -4.7750, 2.0315),) * 5
+"""That of the published code. They take values above about 0.01 to between 0.7 and 1.2, rather than to 1."""
+POLAR_EXPRESS: Polynomials = (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+)
+"""The odd quintics whose largest error is the least for values from 0.001 to 1, each for where those before it end
+(Amsel et al. 2025, algorithm 1). Of an interval that begins below 0.0241 of its end, only that part counts."""
+SAFETY = 1.01
+"""What the arguments of those are divided by, as in the paper, since rounding may take them beyond their intervals."""
+ORTHOGONALIZATIONS: dict[str, Polynomials] = {
+    "newton_schulz": NEWTON_SCHULZ,
+    "polar_express": tuple((a / SAFETY, b / SAFETY**3, c / SAFETY**5) for a, b, c in POLAR_EXPRESS),
+}
+FIRST_MOMENTUM = 0.85
+"""Decay rate of the momentum before its warm-up."""
 UPDATE_SIZE = 0.2
 """Root mean square of an update without the learning rate, about that of Adam (Liu et al. 2025, arXiv 2502.16982), so
 that both halves share one learning rate and weight decay. The published code multiplies by √max(1, outputs/inputs)
@@ -190,11 +207,12 @@ instead, and gives matrices a learning rate of their own."""
 
 def scale_by_muon(config: OptimizerConfig, parameters: ParameterTable) -> optax.GradientTransformation:
     """Return orthogonalized Nesterov momentum for `Parameter.matrix`, and the direction of Adam for all others."""
+    polynomials, warmup = ORTHOGONALIZATIONS[config.orthogonalization], config.momentum_warmup_steps
 
     def orthogonal(entry: Parameter, momentum: jax.Array) -> jax.Array:
         assert entry.matrix is not None
         inputs, outputs = entry.matrix
-        matrices = orthogonalized(momentum.reshape(-1, inputs, outputs))
+        matrices = orthogonalized(momentum.reshape(-1, inputs, outputs), polynomials)
         return matrices.reshape(momentum.shape) * (UPDATE_SIZE * max(inputs, outputs) ** 0.5)
 
     def kinds(tree: Any) -> dict[str, Any]:
@@ -203,23 +221,51 @@ def scale_by_muon(config: OptimizerConfig, parameters: ParameterTable) -> optax.
     orthogonalize = optax.stateless(lambda updates, _: jax.tree.map(orthogonal, entries(parameters, updates), updates))
     return optax.partition(
         {
-            "matrix": optax.chain(optax.trace(config.momentum, nesterov=True), orthogonalize),
+            "matrix": optax.chain(
+                warmed_momentum(config.momentum, warmup) if warmup else optax.trace(config.momentum, nesterov=True),
+                orthogonalize,
+            ),
             "other": optax.scale_by_adam(config.beta1, config.beta2, config.epsilon),
         },
         kinds,
     )
 
 
-def orthogonalized(matrices: jax.Array) -> jax.Array:
-    """Return U S Vᵀ for each U Σ Vᵀ of `matrices` [N, I, O], with all of S about 1, by Newton–Schulz iteration.
+class WarmedMomentumState(NamedTuple):
+    updates: ArrayLike
+    trace: optax.Updates
+
+
+def warmed_momentum(momentum: float, warmup: int) -> optax.GradientTransformation:
+    """Return Nesterov momentum whose decay rate rises in a line from FIRST_MOMENTUM over `warmup` updates.
+
+    The average is one of weights that add up to 1, as in the published code.
+    """
+
+    def init(params: Any) -> WarmedMomentumState:
+        return WarmedMomentumState(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, WarmedMomentumState]:
+        del params
+        first = min(FIRST_MOMENTUM, momentum)
+        rate = first + (momentum - first) * jnp.minimum(_ratio(state.updates, warmup), 1.0)
+        averaged = lambda old, new: new + rate * (old - new)
+        trace = jax.tree.map(averaged, state.trace, updates)
+        state = WarmedMomentumState(optax.safe_increment(state.updates), trace)
+        return jax.tree.map(averaged, trace, updates), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def orthogonalized(matrices: jax.Array, polynomials: Polynomials = NEWTON_SCHULZ) -> jax.Array:
+    """Return U S Vᵀ for each U Σ Vᵀ of `matrices` [N, I, O], with all of S about 1, by odd polynomials of the matrices.
 
     In float32, which the matrix units of TPUs and of NVIDIA GPUs round to fewer bits; the published code uses bfloat16.
     """
     wide = matrices.shape[1] <= matrices.shape[2]
     x = matrices if wide else matrices.transpose(0, 2, 1)
     x = x / (jnp.linalg.norm(x, axis=(1, 2), keepdims=True) + 1e-7)
-    first, third, fifth = COEFFICIENTS
-    for _ in range(ITERATIONS):
+    for first, third, fifth in polynomials:
         square = x @ x.transpose(0, 2, 1)
         x = first * x + (third * square + fifth * square @ square) @ x
     return x if wide else x.transpose(0, 2, 1)

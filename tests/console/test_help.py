@@ -490,7 +490,8 @@ def test_help_shows_what_has_an_effect_with_the_values_that_are_given(capsys):
     usual = shown()
     assert shown("--schedule.name=constant") - usual == {"schedule.cooldown_steps"}
     assert shown("--schedule.name=constant", "--schedule.cooldown_steps=5") - usual >= {"schedule.cooldown"}
-    assert shown("--optimizer.name=muon") - usual == {"optimizer.momentum"}
+    of_muon = {f"optimizer.{name}" for name in ("momentum", "momentum_warmup_steps", "orthogonalization")}
+    assert shown("--optimizer.name=muon") - usual == of_muon
     taught = shown("--objective.distillation.teacher=/teacher") - usual
     assert {"init_from_layers", "objective.distillation.temperature"} <= taught
     assert shown("--init_from=/model") - usual == {"init_from_layers"}

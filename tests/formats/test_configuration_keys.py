@@ -105,6 +105,7 @@ FORMULAS = {  # as in activations.py of transformers
     "gelu_python_tanh": _tanh,
     "gelu_pytorch_tanh": _tanh,
     "silu": lambda x: x / (1 + np.exp(-x)),
+    "relu2": lambda x: np.maximum(x, 0) ** 2,
     "gelu_fast": lambda x: 0.5 * x * (1 + np.tanh(x * 0.7978845608 * (1 + 0.044715 * x * x))),
 }
 

@@ -143,7 +143,7 @@ def test_initial_values():
 @pytest.mark.parametrize(
     "form", ["post", *(pytest.param(form, marks=pytest.mark.slow) for form in ("geglu", "deberta")), "xlnet"]
 )
-def test_outputs_of_branches_may_begin_smaller_by_the_number_of_branches(form):
+def test_outputs_of_branches_may_begin_smaller_by_the_number_of_branches_or_at_zero(form):
     """By the closed form 0.8796 · 0.02 / √(2 · layers), and value by value; every other array begins as it did."""
     forms = {
         "post": SMALL,
@@ -154,12 +154,15 @@ def test_outputs_of_branches_may_begin_smaller_by_the_number_of_branches(form):
         "xlnet": variant(dataclasses.replace(SMALL, type_vocab_size=0, pair_head=False), positions="xlnet"),
     }
     config = dataclasses.replace(forms[form], num_layers=8)
-    models = [BertForPreTraining(e, parts=("mlm",)) for e in (config, dataclasses.replace(config, scaled_outputs=True))]
-    both = compiled(lambda key: [model.init(key) for model in models])(jax.random.key(7))
-    equal, scaled = map(leaf_paths, jax.device_get(both))
+    configs = config, *(dataclasses.replace(config, **{name: True}) for name in ("scaled_outputs", "zero_outputs"))
+    models = [BertForPreTraining(each, parts=("mlm",)) for each in configs]
+    found = compiled(lambda key: [model.init(key) for model in models])(jax.random.key(7))
+    equal, scaled, zero = map(leaf_paths, jax.device_get(found))
     outputs = [f"encoder/{branch}/output/kernel" for branch in ("attention", "feed_forward")]
     for path, value in scaled.items():
         np.testing.assert_allclose(value, equal[path] / 4 if path in outputs else equal[path], rtol=1e-6, err_msg=path)
+    for path, value in zero.items():
+        np.testing.assert_array_equal(value, 0 * equal[path] if path in outputs else equal[path], err_msg=path)
     for path in outputs:
         slack = 4 / math.sqrt(2 * scaled[path].size)
         assert float(np.std(scaled[path])) == pytest.approx(0.8796 * 0.02 / 4, rel=slack), path

@@ -214,7 +214,9 @@ def test_gradients_of_biases_are_float32_sums_of_what_was_given(add_bias, shapes
 
 def exact_activation(name, x):
     """Values and derivatives in float64, the latter as central differences."""
-    function = {"relu": lambda x: np.maximum(x, 0), "tanh": np.tanh}.get(name, lambda x: gelu(x, name))
+    relu = lambda x: np.maximum(x, 0)
+    others = {"relu": relu, "relu_squared": lambda x: relu(x) ** 2, "tanh": np.tanh}
+    function = others.get(name, lambda x: gelu(x, name))
     return function(x), (function(x + 1e-5) - function(x - 1e-5)) / 2e-5
 
 

@@ -28,6 +28,8 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.parameters import Axis, Parameter, entries, linear, norm, table
 from bert_jax.training.optimizers import (
+    ORTHOGONALIZATIONS,
+    POLAR_EXPRESS,
     Holding,
     average_of,
     averaged,
@@ -43,6 +45,7 @@ from bert_jax.training.optimizers import (
     scale_by_adam,
     scale_by_depth,
     unfrozen_by_epoch,
+    warmed_momentum,
     with_average_of,
 )
 from bert_jax.training.state import TrainState
@@ -404,6 +407,58 @@ def test_optax_orthogonalizes_alike_and_singular_values_are_about_one(shape):
     values = np.linalg.svd(found, compute_uv=False)
     assert np.all((0.5 < values) & (values < 1.3))
     np.testing.assert_array_equal(both(0 * matrices)[0], np.zeros(shape))
+
+
+def best_quintic(low: float, high: float) -> np.ndarray:
+    """The odd polynomial of degree 5 that is nearest to 1 between two numbers: its error has four equal extremes."""
+    inner = np.array([(3 * low + high) / 4, (low + 3 * high) / 4])
+    for _ in range(50):
+        points = np.array([low, *inner, high])
+        *factors, _ = np.linalg.solve(np.stack([points, points**3, points**5, [1, -1, 1, -1]], axis=1), np.ones(4))
+        slope = np.polynomial.Polynomial([factors[0], 0, 3 * factors[1], 0, 5 * factors[2]])
+        inner = np.sort(slope.roots().real)[2:]
+    return np.array(factors)
+
+
+def test_polar_express_has_the_best_polynomials_one_after_the_other():
+    """Derived again: of a low end below 0.0241 of the high one only that part, and the result is put around 1."""
+    low, high = 1e-3, 1.0
+    for found in POLAR_EXPRESS:
+        factors = best_quintic(max(low, 0.02407327424182761 * high), high)
+        ends = [factors @ [x, x**3, x**5] for x in (low, high)]
+        np.testing.assert_allclose(found, factors * 2 / sum(ends), rtol=1e-9)
+        low = 2 * ends[0] / sum(ends)
+        high = 2 - low
+
+
+def test_singular_values_after_polar_express_are_in_its_range():
+    """Against the factors of NumPy: the same directions, and values that were above 0.001 of the norm near 1."""
+    left, values, right = np.linalg.svd(np.random.default_rng(2).normal(size=(2, 6, 9)), full_matrices=False)
+    values = np.float32([[1, 0.5, 0.1, 0.02, 4e-3, 1.2e-3], [1, 1, 1, 1, 1, 1]])
+    given = np.float32(left * values[:, None] @ right)
+    run = jax.jit(lambda matrices: orthogonalized(matrices, ORTHOGONALIZATIONS["polar_express"]))
+    found = np.asarray(run(given))
+    core = np.swapaxes(left, 1, 2) @ found @ np.swapaxes(right, 1, 2)
+    after = np.diagonal(core, axis1=1, axis2=2)
+    assert 0.84 < after.min() and after.max() < 1.13
+    np.testing.assert_allclose(core, after[:, :, None] * np.eye(6), atol=2e-4)
+    every = np.geomspace(1e-3, 1, 1_000)
+    for polynomial in ORTHOGONALIZATIONS["polar_express"]:
+        every = sum(factor * every**power for factor, power in zip(polynomial, (1, 3, 5), strict=True))
+    assert 0.84 < every.min() and every.max() < 1.13
+
+
+def test_momentum_warms_up_as_in_the_published_code():
+    ours, buffer, update = warmed_momentum(0.95, 3), np.zeros(4), None
+    step, state = jax.jit(ours.update), ours.init({"w": np.zeros(4, np.float32)})
+    for number in range(5):
+        gradient = np.random.default_rng(number).normal(size=4).astype(np.float32)
+        share = min(number / 3, 1)
+        momentum = (1 - share) * 0.85 + share * 0.95
+        buffer = momentum * buffer + (1 - momentum) * gradient  # momentum_buffer.lerp_(grad, 1 - momentum)
+        expected = (1 - momentum) * gradient + momentum * buffer  # grad.lerp(momentum_buffer, momentum)
+        update, state = step({"w": gradient}, state)
+        np.testing.assert_allclose(update["w"], expected, rtol=1e-5, atol=1e-6)
 
 
 def one_update(transformation):

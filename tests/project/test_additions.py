@@ -90,18 +90,18 @@ EDITS = {  # row of the table → file → the text of a new one, or what is rep
         },
     },
     "an activation": {
-        "config/model.py": {'"gelu_erf", "silu"]': '"gelu_erf", "silu", "squared_relu"]'},
+        "config/model.py": {'"silu", "relu_squared"]': '"silu", "relu_squared", "mish"]'},
         "models/layers.py": {
             "def gelu_erf(": (
-                "def squared_relu(x: jax.Array) -> jax.Array:\n"
-                '    """Return max(x, 0)² (So et al. 2021, Primer)."""\n'
-                "    return jnp.square(jnp.maximum(x, 0))\n\n\n"
+                "def mish(x: jax.Array) -> jax.Array:\n"
+                '    """Return x · tanh(softplus(x)) (Misra 2019)."""\n'
+                "    return x * jnp.tanh(jax.nn.softplus(x))\n\n\n"
                 "def gelu_erf("
             )
         },
         "models/architecture.py": {
-            '    "tanh": jnp.tanh,\n': '    "tanh": jnp.tanh,\n    "squared_relu": squared_relu,\n',
-            "    relu,\n": "    relu,\n    squared_relu,\n",
+            '    "tanh": jnp.tanh,\n': '    "tanh": jnp.tanh,\n    "mish": mish,\n',
+            "    make_norm,\n": "    make_norm,\n    mish,\n",
         },
     },
     "an attention kernel": {
@@ -233,7 +233,7 @@ def test_the_additions_train_are_resumed_and_answer(small_store, tmp_path, monke
         return done.stdout
 
     sizes = ["--model.hidden_size=16", "--model.num_layers=2", "--model.num_heads=2", "--model.hidden_dropout=0"]
-    chosen = ["--model.activation=squared_relu", "--optimizer.name=lion", "--model.attention_dropout=0"]
+    chosen = ["--model.activation=mish", "--optimizer.name=lion", "--model.attention_dropout=0"]
     chosen += ["--objective.name=smoothed_words", "--objective.smoothing=0.1", "--model.layer_scale=true"]
     run = ["pretrain", ROOT / "configs" / "bert_tiny.py", f"--data.path={small_store}", f"--workdir={tmp_path / 'run'}"]
     run += [*sizes, *chosen, "--batch_size=16", "--sequence_length=32", "--log_every_steps=1", "--mesh.data=8"]

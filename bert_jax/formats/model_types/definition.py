@@ -41,7 +41,7 @@ PART_NAMES = {
     "mask_decoder": "positions of the enhanced mask decoder",
 }
 
-WRITTEN_ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+WRITTEN_ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new", "silu": "silu", "relu_squared": "relu2"}
 """Ours → theirs."""
 SIZES = {
     "vocab_size": ("vocab_size", 30_522),
