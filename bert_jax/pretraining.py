@@ -577,7 +577,7 @@ def make_learner(
     network = BertForPreTraining(model, config.compute, pretraining_parts(model, config.objective), teacher_size=size)
     objective = make_objective(network, config)
     parameters = objective.model.parameters
-    rule = make_optimizer(config.optimizer, parameters) if optimizer is None else given_optimizer(optimizer)
+    rule = make_optimizer(config.optimizer, parameters) if optimizer is None else given_optimizer(optimizer, parameters)
     averaging = averaged(rule, config.optimizer.ema_decay)
     abstract = abstract_state(objective.model, averaging, mesh)
     if optimizer is not None:
