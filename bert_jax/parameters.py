@@ -66,6 +66,12 @@ class Parameter:
     """Whether it is below the first layer, where layer decay is strongest."""
     used: Use | None = None
     """What a step does with it; None: see `use`."""
+    initial: float = 1.0
+    """Factor of its initial values."""
+    rate: float = 1.0
+    """Factor of its learning rate, for updates whose values are about 1, whatever their number, as those of Adam."""
+    width: float = 1.0
+    """Times that both sides of a map are as wide as those of the base model (`config.Scaling`)."""
 
     def __post_init__(self) -> None:
         for axis in self.axes:
@@ -179,6 +185,17 @@ def with_axis(parameters: ParameterTable, axis: Axis) -> ParameterTable:
         return dataclasses.replace(parameter, axes=axes)
 
     return table(map(resized, parameters.values()))
+
+
+def begun(parameters: ParameterTable, tree: Any) -> Any:
+    """Return fresh arrays, a nested dict, each multiplied by its `Parameter.initial` if that is not 1."""
+    import jax
+
+    def one(path: Any, leaf: Any) -> Any:
+        found = parameters.get(_joined(path))
+        return leaf if found is None or found.initial == 1 else leaf * found.initial
+
+    return jax.tree.map_with_path(one, tree)
 
 
 def total_size(parameters: ParameterTable) -> int:

@@ -621,7 +621,7 @@ def make_learner(
     objectives = tuple(itertools.starmap(make_objective, zip(networks, seen, strict=True)))
     check_arrays(config, objectives)
     objective, parameters = objectives[0], objectives[0].model.parameters
-    rule = make_optimizer(config.optimizer, parameters) if optimizer is None else given_optimizer(optimizer)
+    rule = make_optimizer(config.optimizer, parameters) if optimizer is None else given_optimizer(optimizer, parameters)
     averaging = averaged(rule, config.optimizer.ema_decay)
     abstract = abstract_state(objective.model, averaging, mesh)
     if optimizer is not None:

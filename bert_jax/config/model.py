@@ -323,6 +323,53 @@ class Convolution:
                 )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """A base model, whose initial values and learning rates are to hold for wider and deeper ones (μP).
+
+    The widths are those of Yang et al. 2022 (Tensor Programs V, arXiv 2203.03466), the depth that of Yang et al. 2023
+    (VI, arXiv 2310.02244) or of Dey et al. 2025 (arXiv 2505.01618). All of it is in initial values and in a factor of
+    each array's learning rate, so the model is an ordinary one once it is trained.
+    """
+
+    base_hidden_size: int = 128
+    """Width of the base model, for which initializer_range and learning rates are meant. A model that is m times as
+    wide has the same m times intermediate_size, embedding_size and, with heads of one size, num_heads; its kernels
+    begin smaller and learn more slowly. None: nothing is scaled."""
+    base_head_size: int | None = None
+    """Size of the heads of the base model. Scores of larger heads begin as if they were divided by their size, not by
+    its root. None: heads have the size of those, and a wider model has more of them."""
+    base_num_layers: int | None = None
+    """Number of layers of the base model. What each layer of a deeper model adds begins smaller, and layers learn more
+    slowly. None: layers are as if the base had as many."""
+    depth_exponent: float = option(0.5, of=("base_num_layers",))
+    """Exponent of the depth in that: what a layer of a model r times as deep adds is divided by r^depth_exponent, and
+    the rates of its inner maps by r^(1 − depth_exponent). 0.5 is that of Tensor Programs VI, 1 that of CompleteP (Dey
+    et al. 2025)."""
+
+    def width(self, model: "ModelConfig") -> float:
+        """Return how many times as wide as the base a model is."""
+        return model.hidden_size / self.base_hidden_size
+
+    def depth(self, model: "ModelConfig") -> float:
+        """Return how many times as deep as the base a model is."""
+        return 1.0 if self.base_num_layers is None else model.num_layers / self.base_num_layers
+
+    def scores(self, model: "ModelConfig") -> float:
+        """Return by what scores are multiplied so that heads of D values divide by D, and those of the base by √D."""
+        return 1.0 if self.base_head_size is None else math.sqrt(self.base_head_size / model.head_size)
+
+    def check(self, model: "ModelConfig") -> None:
+        """Raise a UserError if a value is out of range."""
+        del model
+        need_positive(self, "model.scaling.", "base_hidden_size", "base_head_size", "base_num_layers")
+        if not 0.5 <= self.depth_exponent <= 1:
+            raise UserError(
+                f"model.scaling.depth_exponent={self.depth_exponent} must be from 0.5, with which what the layers add "
+                "stays as large as it is in the base model, to 1"
+            )
+
+
 DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased
 
 RETRAINED = ("direction", "rope_theta", "rope_local_theta", "local_window", "global_every", "global_tokens")
@@ -332,6 +379,7 @@ OUTSIDE_THE_FUNCTION = (
     *("vocab_size", "vocab_pad_multiple", "max_position_embeddings"),  # numbers of rows: what a row means stays
     *("hidden_dropout", "attention_dropout", "recurrent_dropout"),  # only while it is trained
     *("initializer_range", "scaled_outputs", "zero_outputs", "position_init"),  # only before it is trained
+    "scaling",  # only before and while it is trained
     "pair_head",  # a head on top of the encoder, which a model has or lacks
 )
 """Options of a model with which the same parameters compute the same function; with another value of any other, a
@@ -714,6 +762,8 @@ class ModelConfig(_FormOptions, _AttentionOptions):
     """Attention whose scores depend on relative positions (DeBERTa)."""
     convolution: Convolution | None = kinds(None, absent={"convolution_width": 0})
     """A convolution of the embeddings, added to each token after the first layer (DeBERTa v2 in its larger sizes)."""
+    scaling: Scaling | None = kinds(None, nested=True, absent={"base_hidden_size": None})
+    """A base model, whose initial values and learning rates are to hold for this one, which is wider or deeper (μP)."""
 
     @property
     def spelled(self) -> str:
@@ -756,6 +806,13 @@ class ModelConfig(_FormOptions, _AttentionOptions):
         return 1 if self.disentangled is None else self.disentangled.count
 
     @property
+    def output_range(self) -> float:
+        layers = None if self.scaling is None else self.scaling.base_num_layers
+        if layers is None or not self.scaled_outputs:
+            return super().output_range
+        return self.initializer_range / math.sqrt(2 * layers)  # the rest of the depth is that of `scaling`
+
+    @property
     def usual_vocab_size(self) -> int:
         if self.disentangled is None or self.padding_id is not None:
             return super().usual_vocab_size
@@ -774,7 +831,7 @@ class ModelConfig(_FormOptions, _AttentionOptions):
                 f"model.first_attention_norm=False makes the first layer different, but with model.sharing="
                 f"{self.sharing} layers share parameters; set model.sharing=none"
             )
-        for part in (self.window, self.disentangled, self.convolution):
+        for part in (self.window, self.disentangled, self.convolution, self.scaling):
             if part is not None:
                 part.check(self)
 
@@ -788,6 +845,8 @@ class _UniformLayers:
     """Scores have no terms of relative positions as in DeBERTa."""
     convolution: ClassVar[None] = None
     """No convolution follows the first layer."""
+    scaling: ClassVar[None] = None
+    """Initial values and rates are those of the options, whatever the size."""
     first_attention_norm: ClassVar[bool] = True
     """All layers are of one form."""
     query_key_norm: ClassVar[bool] = False

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Protocol
 
-from bert_jax.config.model import EncoderConfig, ModelConfig
+from bert_jax.config.model import EncoderConfig, ModelConfig, Scaling
 from bert_jax.config.options import option
 from bert_jax.errors import UserError, need_cloud_storage, need_no_negative, need_positive
 
@@ -52,7 +52,23 @@ def generator_model(model: EncoderConfig, generator: GeneratorConfig) -> Encoder
         sizes |= {"num_heads": heads, "intermediate_size": generator.intermediate_size}
         if isinstance(model, ModelConfig) and model.key_value_heads is not None:
             sizes["key_value_heads"] = math.gcd(heads, model.key_value_heads)
-    return dataclasses.replace(model, **sizes)
+    part = dataclasses.replace(model, **sizes)
+    if not isinstance(model, ModelConfig) or model.scaling is None:
+        return part
+    return dataclasses.replace(part, scaling=_of_part(model.scaling, model, part))
+
+
+def _of_part(scaling: Scaling, whole: ModelConfig, part: ModelConfig) -> Scaling:
+    """Return the base of the generator: as many times as small as that of the discriminator, in every size."""
+    bases = {
+        "base_hidden_size": (part.hidden_size, whole.hidden_size),
+        "base_head_size": (part.head_size, whole.head_size),
+        "base_num_layers": (part.num_layers, whole.num_layers),
+    }
+    given = {name: getattr(scaling, name) for name in bases}
+    return dataclasses.replace(
+        scaling, **{name: max(1, base * bases[name][0] // bases[name][1]) for name, base in given.items() if base}
+    )
 
 
 SHARED_NEGATIVES = 64
@@ -611,6 +627,15 @@ class ReplacedTokens(_MasksWords):
                 f"the generator's width of {model.hidden_size} is not divisible by its {heads} heads; set "
                 "objective.generator.hidden_size or objective.generator.num_heads so that it is"
             )
+        if model.scaling is not None and discriminator.scaling is not None:
+            for name in ("width", "depth", "scores"):
+                times = [getattr(each.scaling, name)(each) for each in (discriminator, model)]
+                if times[0] != times[1]:
+                    raise UserError(
+                        f"model.scaling has a base whose generator is no whole number wide or deep ({name}: "
+                        f"{times[1]:g} times that of the base, and {times[0]:g} for the discriminator); give a generator "
+                        "that is a quarter or half as wide, and as deep, as the discriminator"
+                    )
         if self.mask_decoder and model.num_layers < 2:
             raise UserError(
                 "objective.mask_decoder=True passes through the last of several layers again, but "

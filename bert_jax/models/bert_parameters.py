@@ -18,11 +18,12 @@ from bert_jax.config import (
     ObjectiveConfig,
     RecurrentConfig,
     ReplacedTokens,
+    Scaling,
     WordVectorsConfig,
 )
 from bert_jax.config.heads import HeadKind
 from bert_jax.config.objective import EmbeddingSharing
-from bert_jax.parameters import FLOAT32, Axis, Parameter, ParameterTable, Use, linear, norm, table
+from bert_jax.parameters import FLOAT32, LAYER_AXES, Axis, Parameter, ParameterTable, Use, linear, norm, table
 
 ENCODER_PARTS = ("embeddings", "encoder", "final_norm")
 """Parts of an encoder; one has a final norm if its norms precede the branches, and no layers if it is a table alone."""
@@ -92,7 +93,7 @@ def encoder_parameters(config: EncoderConfig) -> ParameterTable:
     """Return the entries of embeddings, layers and final norm; "layer" has an entry for each set of parameters."""
     hidden = Axis("hidden", config.hidden_size)
     final_norm = norm("final_norm", hidden, bias=_norm_bias(config)) if config.norm_position == "pre" else ()
-    return table([*_embeddings(config, hidden), *layers_of(config).parameters(), *final_norm])
+    return _scaled(config, [*_embeddings(config, hidden), *layers_of(config).parameters(), *final_norm])
 
 
 def word_axis(config: EncoderConfig) -> Axis:
@@ -133,7 +134,7 @@ def pretraining_parameters(
         # Like all that a teacher adds to a step, its operations are not counted.
         wide = Axis("feature", teacher_size)
         entries += linear(STATE_PROJECTION, (hidden,), (wide,), bias=False, used="uncounted")
-    return table(entries)
+    return _scaled(config, entries)
 
 
 def word_parameters(config: EncoderConfig, arrays: Mapping[str, tuple[str, ...]]) -> ParameterTable:
@@ -155,14 +156,72 @@ def _word_head(path: str, config: EncoderConfig, hidden: Axis, vocab: Axis):
 
 def task_parameters(config: EncoderConfig, head: HeadConfig) -> ParameterTable:
     """Return the entries of the head of a fine-tuned model and of its CRF; vectors have none."""
-    return table(_head(config, head))
+    # The BiLSTM on features has a width of its own, and reads an encoder that is not trained.
+    return table(_head(config, head)) if head.features else _scaled(config, _head(config, head))
 
 
 def token_parameters(config: EncoderConfig, size: int | None) -> ParameterTable:
     """Return the entries of the map of states to vectors of tokens with `size` features; None: there is no such map."""
     if size is None:
         return {}
-    return table(linear(TOKEN_VECTORS, (Axis("hidden", config.hidden_size),), (Axis("feature", size),), bias=False))
+    vectors = linear(TOKEN_VECTORS, (Axis("hidden", config.hidden_size),), (Axis("feature", size),), bias=False)
+    return _scaled(config, vectors)
+
+
+WIDE = ("hidden", "intermediate", "embedding", "heads")
+"""Axes that are wider in a wider model; in the following arrays they have the name feature, or are read crosswise."""
+WIDE_BY_PATH = {"head/dense/kernel": (True, True), "span_boundary/dense/kernel": (True, True)}
+WIDE_BY_PATH |= {"head/kernel": (True, False), "mlm/table": (True, False)}
+LAST_NORMS = ("mlm/norm/", "span_boundary/words/norm/")
+"""Norms whose output is multiplied with the word table."""
+QUERIES = ("encoder/attention/query", "encoder/attention/position_query")
+BRANCH_ENDS = ("encoder/attention/output/", "encoder/feed_forward/output/")
+"""Maps that end a residual branch."""
+BRANCH_NORMS = ("encoder/attention_norm/", "encoder/feed_forward_norm/")
+
+
+def _scaled(config: EncoderConfig, entries: Iterable[Parameter]) -> ParameterTable:
+    """Return the table of these entries, with what `config.scaling` makes of initial values and rates.
+
+    For a width of m times the base, a kernel with two wide sides has 1/√m of its initial values and 1/m of its rate, a
+    map from states to a few outputs 1/m of both, and everything else is as in the base. Factors of the function are in
+    initial values and rate too, since the updates of Adam and Muon do not depend on the scale of a gradient: with a
+    weight c·w in place of c times w, both times c is the same training. They are 1/m of the word logits, in the norm
+    before the word table, those of scores, in the queries, and that of a branch, in the map that ends it.
+    """
+    scaling = config.scaling
+    if scaling is None:
+        return table(entries)
+    return table(_scaled_entry(config, scaling, entry) for entry in entries)
+
+
+def _scaled_entry(config: ModelConfig, scaling: Scaling, entry: Parameter) -> Parameter:
+    times, depth, exponent = scaling.width(config), scaling.depth(config), scaling.depth_exponent
+    initial = rate = width = 1.0
+    wide = _wide_sides(entry)
+    if wide == (True, True):
+        initial, rate, width = times**-0.5, 1 / times, times
+    elif wide == (True, False) or entry.path.startswith(LAST_NORMS):
+        initial, rate = 1 / times, 1 / times
+    if entry.path.startswith(QUERIES):
+        initial, rate = initial * scaling.scores(config), rate * scaling.scores(config)
+    if entry.path.startswith(BRANCH_ENDS):
+        initial, rate = initial * depth**-exponent, rate / depth
+    elif config.norm_position == "post" and entry.path.startswith(BRANCH_NORMS):
+        rate /= depth  # it is no part of a branch: all of it reaches the states
+    elif entry.part == "encoder" and not entry.path.startswith("encoder/convolution/"):
+        rate *= depth ** (exponent - 1)
+    return dataclasses.replace(entry, initial=initial, rate=rate, width=width)
+
+
+def _wide_sides(entry: Parameter) -> tuple[bool, bool]:
+    """Return whether a map has more inputs, and more outputs, in a wider model; of what is no map, (False, True)."""
+    if entry.path in WIDE_BY_PATH:
+        return WIDE_BY_PATH[entry.path]
+    axes = [axis.name in WIDE for axis in entry.axes if axis.name not in (*LAYER_AXES, "every_layer", "head_size")]
+    if not entry.decays or len(axes) < 2:
+        return False, True
+    return (True, True) if sum(axes) > 1 else (axes[0], axes[-1])
 
 
 def _embeddings(config: EncoderConfig, hidden: Axis):

@@ -61,10 +61,11 @@ Schedule = Callable[[jax.Array], jax.Array | float]
 """Maps the step, int32 [], to the learning rate of its update."""
 
 
-def given_optimizer(optimizer: optax.GradientTransformation) -> Holding:
+def given_optimizer(optimizer: optax.GradientTransformation, parameters: ParameterTable) -> Holding:
     """Return an optimizer from outside as one that holds its state, which has its own arrays.
 
-    Random keys are kept as their numbers, as checkpoints need them.
+    Random keys are kept as their numbers, as checkpoints need them. Its updates are multiplied by the factor of each
+    array's rate, weight decay included.
 
     Raises:
       UserError: it is not a transformation of optax.
@@ -79,7 +80,7 @@ def given_optimizer(optimizer: optax.GradientTransformation) -> Holding:
         with_keys = lambda made, leaf: jax.random.wrap_key_data(leaf) if _is_key(made) else leaf
         state = jax.tree.map(with_keys, jax.eval_shape(optimizer.init, params), state)
         updates, new = holding(optimizer).update(updates, state, params, **given)
-        return updates, _as_numbers(new)
+        return at_rates(parameters, updates), _as_numbers(new)
 
     return Holding(lambda params: _as_numbers(optimizer.init(_copied(params))), update)
 
@@ -288,10 +289,48 @@ def optimizer(config: OptimizerConfig, parameters: ParameterTable) -> Holding:
         moments = scale_by_uncorrected_adam(config.beta1, config.beta2, config.epsilon)
     else:
         moments = scale_by_adam(config.beta1, config.beta2, config.epsilon)
-    parts = [moments, optax.add_decayed_weights(config.weight_decay, mask=lambda tree: included(parameters, tree))]
+    decay = optax.add_decayed_weights(config.weight_decay, mask=lambda tree: included(parameters, tree))
+    scaled = is_scaled(parameters)
+    if scaled and config.name == "lamb":
+        raise UserError(
+            "optimizer.name=lamb takes the size of an update from the array, so model.scaling cannot scale its rate; "
+            "use optimizer.name=adamw, or model.scaling.base_hidden_size=None"
+        )
+    parts = [moments, *([scale_by_rates(parameters, config)] if scaled else []), decay]
     if config.name == "lamb":
         parts.append(scale_by_layer_trust_ratio(parameters))
     return chained(*parts)
+
+
+def is_scaled(parameters: ParameterTable) -> bool:
+    """Return whether the rate of any array differs from that of the schedule."""
+    return any(entry.rate != 1 for entry in parameters.values())
+
+
+def scale_by_rates(parameters: ParameterTable, config: OptimizerConfig) -> optax.GradientTransformation:
+    """Return a transformation that multiplies updates by the factor of each array's rate (`Parameter.rate`).
+
+    It comes before weight decay, which so takes rate · decay of every weight, whatever the width: with AdamW that is
+    what the best decay of a wider model stays at (Wang & Aitchison 2024, arXiv 2405.13698).
+    """
+    return optax.stateless(lambda updates, _: at_rates(parameters, updates, muon=config.name == "muon"))
+
+
+def at_rates(parameters: ParameterTable, updates: Any, muon: bool = False) -> Any:
+    """Return the updates times the factor of each array's rate.
+
+    The values of Adam's update have a size, and those of Muon's with UPDATE_SIZE too, but its singular values are all
+    alike: the largest grows like the root of the width, where that of an update whose values agree grows like the width.
+    """
+
+    if not is_scaled(parameters):
+        return updates
+
+    def one(entry: Parameter, update: jax.Array) -> jax.Array:
+        rate = entry.rate * entry.width**0.5 if muon and entry.matrix is not None else entry.rate
+        return update if rate == 1 else update * rate
+
+    return jax.tree.map(one, entries(parameters, updates), updates)
 
 
 def included(parameters: ParameterTable, tree: Any) -> dict[str, Any]:
@@ -393,6 +432,7 @@ def stable_adamw(config: OptimizerConfig, parameters: ParameterTable) -> Holding
 
     def update(updates: Any, state: Any, params: Any = None, **given: Any):
         directions, state = adam.update(updates, state, **given)
+        directions = at_rates(parameters, directions)
         directions, _ = decay.update(directions, decay.init(updates), params)
         moments = typing.cast(optax.ScaleByAdamState, state)
         seconds = optax.tree.bias_correction(moments.nu, config.beta2, moments.count)

@@ -366,7 +366,7 @@ def test_on_any_mesh_the_steps_are_those_of_one_device(mesh, everything, tmp_pat
 
 def test_a_gradient_that_is_not_finite_changes_nothing():
     params = {"a": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(4)}
-    rule = given_optimizer(EVERYTHING)
+    rule = given_optimizer(EVERYTHING, {})
     state = TrainState(step=jnp.int32(3), params=params, optimizer_state=rule.init(params))
     step = jax.jit(lambda state, slopes, loss: updated(state, slopes, loss, rule, jnp.float32(0.1), 1.0))
     good = jax.tree.map(jnp.ones_like, params)
@@ -383,14 +383,14 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
 def test_the_state_has_arrays_of_its_own():
     """A step gives the memory of parameters and state away, so they may not share it."""
     params = {"a": jnp.arange(3.0)}
-    state = jax.jit(given_optimizer(pulled_back(1.0)).init)(params)
+    state = jax.jit(given_optimizer(pulled_back(1.0), {}).init)(params)
     assert state["first"]["a"].unsafe_buffer_pointer() != params["a"].unsafe_buffer_pointer()
     assert average_of(state) is None
 
 
 def test_what_is_no_optimizer_or_no_schedule_is_refused():
     with pytest.raises(UserError, match="optimizer='lion' is no optax.GradientTransformation"):
-        given_optimizer("lion")  # pyright: ignore[reportArgumentType]
+        given_optimizer("lion", {})  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match=r"schedule returns an array \[2\] for a step"):
         given_schedule(lambda step: jnp.stack([step, step]))
     assert given_schedule(lambda step: 3)(jnp.int32(0)).dtype == jnp.float32
