@@ -60,6 +60,7 @@ class Stream(enum.IntEnum):
     HIDDEN_WORD = 31
     FRESH_MASKS = 32
     DUPLICATES = 33
+    MASK_RATE = 34
 
 
 def bits(key: int | np.integer | np.ndarray, stream: Stream, *counters: ArrayLike) -> Any:
@@ -71,6 +72,15 @@ def bits(key: int | np.integer | np.ndarray, stream: Stream, *counters: ArrayLik
     for counter in (int(stream), *counters):
         state = step(state, counter if np.ndim(counter) else int(counter))  # pyright: ignore[reportArgumentType]
     return np.uint64(state) if isinstance(state, int) else state
+
+
+def spread(words: np.ndarray, numbers: ArrayLike) -> np.ndarray:
+    """Return uint64 words, each as random as its own of `words`, that are evenly spread over consecutive `numbers`.
+
+    They are steps of the golden ratio from there (a Kronecker sequence): of n consecutive ones no interval has many
+    more or fewer than its share, so their mean varies by about 1 / n and not by 1 / √n.
+    """
+    return words + np.asarray(numbers).astype(np.uint64) * _GOLDEN
 
 
 def uniform(words: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ models (evaluate, inspect, fine-tune, predict, convert).
 
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -407,6 +408,26 @@ def fill_mask(arguments: list[str]) -> None:
     from bert_jax.cli.demo import run_fill_mask
 
     run_fill_mask(path, text, config)
+
+
+def score(arguments: list[str]) -> None:
+    """score MODEL [TEXT …] [--input=FILE | --pairs=FILE] [--output=FILE]
+
+    Print how likely a model finds texts, or which text of each minimal pair it prefers.
+
+    MODEL is as for fill-mask. A model of masked words gives the pseudo-log-likelihood, in which each token is masked in
+    turn, and one that reads from left to right the logarithm of the text's probability, in nats. TEXT is one text in
+    quotation marks. For pairs in the format of BLiMP the table says how often the good sentence is the more likely one.
+    For CrowS-Pairs it says how often the more stereotypical one is, by the tokens that both sentences have in common.
+    """
+    path, rest = positional(arguments, usage(score), "MODEL")
+    texts = list(itertools.takewhile(lambda word: not word.startswith("--") and word != "-h", rest))
+    config = parse(commands.ScoreConfig(), rest[len(texts) :], *described(score))
+    config.check(len(texts))
+    _need(models=[path])
+    from bert_jax.cli.score import run_score
+
+    run_score(path, texts, config)
 
 
 def analyze(arguments: list[str]) -> None:

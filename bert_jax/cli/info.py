@@ -12,6 +12,7 @@ from bert_jax.config import (
     EncoderConfig,
     GloVe,
     LeftToRight,
+    MaskedDiffusion,
     MaskedWords,
     Permutation,
     PhaseConfig,
@@ -30,6 +31,7 @@ from bert_jax.parameters import total_size
 
 WORD_HEADS = {
     MaskedWords: "masked-language-model head",
+    MaskedDiffusion: "masked-language-model head",
     Permutation: "permutation-language-model head",
     LeftToRight: "language-model head",
     TwoDirections: "language-model head",

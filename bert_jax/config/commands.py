@@ -369,6 +369,41 @@ class FillMaskConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ScoreConfig:
+    """Options of `bert-jax score`."""
+
+    input: str = ""
+    """File of the texts to score, in place of texts on the command line: a .txt file or - for standard input, with one
+    text per line, or a directory with one text per .txt file."""
+    pairs: str = ""
+    """File of minimal pairs: JSON lines, CSV, TSV or Parquet with the columns sentence_good and sentence_bad (BLiMP) or
+    sent_more and sent_less (CrowS-Pairs); or a directory of such JSON lines. By default there are none."""
+    group_by: str = option("", of=("pairs",))
+    """Column with the group of a pair, which has a row of its own in the table. By default UID, bias_type, phenomenon
+    or linguistics_term, or else the name of the file."""
+    unit: Literal["token", "word"] = "token"
+    """What is masked with a token. token: nothing else. word: also the tokens to its right in the same word, which does
+    not favour words of several pieces."""
+    reduction: Literal["sum", "mean", "tokens"] = "sum"
+    """What is shown of each text, and compared in each pair. sum: its log-likelihood in nats. mean: nats per token.
+    tokens: the figure of every token; not for pairs."""
+    output: str = ""
+    """File to write the scores to, as JSON lines: one line for each text or pair. By default scores of texts are only
+    printed, and those of single pairs are not shown."""
+    batch_size: int = 32
+    """Rows per batch, each of which may hold several copies of texts."""
+
+    def check(self, texts: int) -> None:
+        """Raise a UserError if there is not one source of texts, or an option has no effect; `texts` were given."""
+        if (texts > 0) + bool(self.input) + bool(self.pairs) != 1:
+            several = ", not several" * (bool(texts) or bool(self.input))
+            raise UserError(f"give one of texts after MODEL, --input=FILE and --pairs=FILE{several}")
+        if self.pairs and self.reduction == "tokens":
+            raise UserError("--reduction=tokens has no one figure to compare the texts of --pairs by; set sum or mean")
+        at_least(1, batch_size=self.batch_size)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ResultsConfig:
     """Options of `bert-jax results`."""
 

@@ -372,8 +372,11 @@ class _Objective:
                 "XLNet's second stream of states, and nothing else trains it; set model.positions=xlnet and "
                 "objective.name=permutation, or neither"
             )
-        if self.masks_words:
-            return
+        if not self.masks_words:
+            self._check_single_texts(run, " and masks none")
+
+    def _check_single_texts(self, run: Run, masks: str = "") -> None:
+        """Raise a UserError if there are pairs, or an option of masking has no effect, for the reason in `masks`."""
         if run.data.sentence_pairs != "none":
             raise UserError(
                 f"{self.reason} and reads single texts, but data.sentence_pairs={run.data.sentence_pairs}; set "
@@ -381,7 +384,7 @@ class _Objective:
             )
         for name, value in vars(run.masking).items():
             if name not in self.masking_read and value != getattr(type(run.masking), name):
-                raise UserError(f"{self.reason} and masks none, so masking.{name}={value} has no effect; leave it out")
+                raise UserError(f"{self.reason}{masks}, so masking.{name}={value} has no effect; leave it out")
 
     @property
     def reason(self) -> str:
@@ -500,10 +503,12 @@ class MaskedWords(_WithZLoss, _MasksWords):
 
 
 class _EveryWord(_Objective):
-    """Common part of the objectives that predict every word of a row."""
+    """Common part of the objectives that predict every word of a row, or may do so."""
 
     left_out: ClassVar[int] = 0
     """Number of tokens of a row that are not predicted."""
+    how_many: ClassVar[str] = "all of them"
+    """How many of them are predicted, in messages."""
 
     def predictions(self, sequence_length: int, given: int | None, rate: float) -> int:
         del given, rate
@@ -513,8 +518,44 @@ class _EveryWord(_Objective):
         super().check_phase(phase, prefix)
         if phase.max_predictions is not None:
             raise UserError(
-                f"{self.reason}, all of them, so {prefix}max_predictions={phase.max_predictions} has no effect; leave "
+                f"{self.reason}, {self.how_many}, so {prefix}max_predictions={phase.max_predictions} has no effect; leave "
                 "it out"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedDiffusion(_EveryWord):
+    """Masked diffusion (MDLM, arXiv 2406.07524; LLaDA, arXiv 2502.09992): a rate is drawn for each text, and each token
+    of it is masked with that probability. The loss of a masked token weighs 1 / rate, and their sum is divided by the
+    number of all tokens: a bound on the negative logarithm of the probability of a token."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "masked_diffusion"}
+    losses: ClassVar[str] = "masked_words"
+    masks_words: ClassVar[bool] = True
+    predicts: ClassVar[str] = "masks each text at a rate of its own, always with [MASK]"
+    how_many: ClassVar[str] = "up to all of it"
+
+    min_rate: float = 0.001
+    """Lowest rate that is drawn for a text, the highest being 1, so that no weight is above its inverse. Evaluations
+    mask an exact number of tokens instead, from one to all, and need none."""
+
+    def arrays(self, sequence_length: int) -> dict[str, tuple[tuple[int, ...], type[int] | type[float]]]:
+        del sequence_length
+        return {"num_tokens": ((), float)}
+
+    def check(self, run: Run) -> None:
+        super().check(run)
+        self._check_single_texts(run)
+        if run.model.direction != "both" or run.model.two_directions:
+            raise UserError(
+                f"{self.reason}, so that a word is predicted from all that are left, but with {run.model.spelled}, "
+                f"model.direction={run.model.direction} each state knows one side of it; set model.direction=both and "
+                "no model.layer=lstm"
+            )
+        if not 0 < self.min_rate <= 0.1:
+            raise UserError(
+                f"objective.min_rate={self.min_rate:g} must be above 0, where weights are infinite, and at most 0.1; "
+                "0.001 is usual"
             )
 
 
@@ -766,5 +807,7 @@ class GloVe(_StaticVectors):
             )
 
 
-ObjectiveConfig = MaskedWords | LeftToRight | TwoDirections | ReplacedTokens | Permutation | SkipGram | GloVe
+ObjectiveConfig = (
+    MaskedWords | LeftToRight | TwoDirections | ReplacedTokens | Permutation | MaskedDiffusion | SkipGram | GloVe
+)
 """The objective of a run: one of these."""

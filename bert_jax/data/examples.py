@@ -36,7 +36,7 @@ from bert_jax.data.chunks import Chunks, DocumentChunks, Documents, FullSentence
 from bert_jax.data.packing import Packing, Texts, cut_segments, single_texts, text_rows, with_class_last
 from bert_jax.data.spelling_errors import SpellingErrors
 from bert_jax.data.store import SPECIAL, Rows, Store, padded_rows
-from bert_jax.randomness import Stream, bits, integers, permute, uniform
+from bert_jax.randomness import Stream, bits, integers, permute, spread, uniform
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 Batch = dict[str, np.ndarray]
@@ -45,7 +45,8 @@ float32 [B, M] · next_sentence_labels int32 [B] (0 = IsNext or in order; absent
 
 Packed rows also have text_ids int32 [B, L] (the number of the text, from 1; 0 for padding) · text_starts int32 [B, T]
 (place of its [CLS]; 0 if there is no such text); and next_sentence_labels are [B, T], with next_sentence_weights
-float32 [B, T] (0 if there is no such text). Orders of tokens (objective.name=permutation) are order int32 [B, L].
+float32 [B, T] (0 if there is no such text). Orders of tokens (objective.name=permutation) are order int32 [B, L]. Rows
+whose texts are masked at rates (objective.name=masked_diffusion) have num_tokens float32 [B], the tokens of all texts.
 
 Rows for static word vectors are words alone. They have windows int32 [B, L, 2] and negatives int32 [B, N] (see
 `NeighbourWindows`), or pair_counts float32 [B, L, W] (see `NeighbourCounts`), which end with a text; no text_ids."""
@@ -85,7 +86,7 @@ class PlaceFamily(Protocol):
         tokenizer: Tokenizer,
         max_predictions: int,
         held_out: float | None,
-    ) -> Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Batch]:
+    ) -> Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], Batch]:
         """Return what chooses the places of rows that are predicted, and hides what must not be seen.
 
         It is called as `Masking` is, and returns the same arrays, and those that only the objective has.
@@ -108,7 +109,7 @@ def predicted_places(
     tokenizer: Tokenizer,
     max_predictions: int,
     held_out: float | None,
-) -> Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Batch]:
+) -> Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], Batch]:
     """Return what the module that the objective names makes; see `PlaceFamily.places`."""
     family = cast(PlaceFamily, importlib.import_module(f"bert_jax.data.{objective.places}"))
     return family.places(objective, masking, store, tokenizer, max_predictions, held_out)
@@ -210,10 +211,11 @@ class StoreExamples:
         rounds = epochs % self.static_masks if self.static_masks else 0
         keys = bits(self.seed, Stream.MASKS, self._text_epoch(epochs), rounds, indices)
         keys = keys if fresh is None else bits(keys, Stream.FRESH_MASKS, fresh)
+        rates = bits(self.seed, Stream.MASK_RATE, self._text_epoch(epochs), rounds)
         batch = {
             "token_type_ids": rows.token_type_ids,
             "attention_mask": (np.arange(self.sequence_length) < lengths[:, None]).astype(np.int32),
-            **self._masking(input_ids, is_text, lengths, keys),
+            **self._masking(input_ids, is_text, lengths, keys, spread(rates, indices)),
         }
         optional = {"text_ids": rows.text_ids, "text_starts": rows.text_starts, "next_sentence_labels": rows.labels}
         if rows.labels is not None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from bert_jax.config import LeftToRight, MaskingConfig, ObjectiveConfig, Permutation, TwoDirections
+from bert_jax.config import LeftToRight, MaskedDiffusion, MaskingConfig, ObjectiveConfig, Permutation, TwoDirections
 from bert_jax.data.store import Store
 from bert_jax.randomness import Stream, bits, integers, uniform
 from bert_jax.tokenization.tokenizer import Tokenizer
@@ -28,7 +28,12 @@ class Masking:
     continues_word: np.ndarray  # bool [vocab_size]: the piece continues the word before it
 
     def __call__(
-        self, input_ids: np.ndarray, is_text: np.ndarray, lengths: np.ndarray, keys: np.ndarray
+        self,
+        input_ids: np.ndarray,
+        is_text: np.ndarray,
+        lengths: np.ndarray,
+        keys: np.ndarray,
+        spread: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
         """Mask rows of ids.
 
@@ -37,6 +42,7 @@ class Masking:
           is_text: bool [B, L], False on [CLS], [SEP] and padding.
           lengths: [B], places in use, [CLS] and [SEP] included, as the original counts them.
           keys: uint64 [B], the randomness of each row.
+          spread: uint64 [B], a word for each row that is evenly spread over the rows of a batch; it is not read.
 
         Returns:
           input_ids [B, L], masked_positions [B, M] ascending, masked_ids [B, M] (the originals), masked_weights [B, M];
@@ -239,7 +245,12 @@ class Permutations:
     continues_word: np.ndarray  # bool [vocab_size]: the piece continues the word before it
 
     def __call__(
-        self, input_ids: np.ndarray, is_text: np.ndarray, lengths: np.ndarray, keys: np.ndarray
+        self,
+        input_ids: np.ndarray,
+        is_text: np.ndarray,
+        lengths: np.ndarray,
+        keys: np.ndarray,
+        spread: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
         """Return the arrays of `Masking.__call__`, which explains the arguments, and order int32 [B, L].
 
@@ -321,6 +332,80 @@ def _places_in_order(drawn: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
+class Diffusion:
+    """Masks each text of a row at a rate of its own (see `config.MaskedDiffusion`).
+
+    The rates of the texts of a row are equally far apart, and those of rows follow `spread`. Each is uniform, so the
+    expectation is that of independent ones, but batches differ less.
+    """
+
+    min_rate: float
+    max_predictions: int
+    mask_id: int
+    cls_id: int
+    exact: bool
+    """Whether a number of tokens is masked, from one to all of a text, instead of each with a probability: the mean of
+    the weighted losses is the same (LLaDA, equation 6), varies less, and needs no lowest rate."""
+
+    def __call__(
+        self,
+        input_ids: np.ndarray,
+        is_text: np.ndarray,
+        lengths: np.ndarray,
+        keys: np.ndarray,
+        spread: np.ndarray | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Return the arrays of `Masking.__call__`, which explains the arguments, and num_tokens float32 [B].
+
+        masked_weights are 1 / rate; num_tokens, those of the texts of a row, are what the losses are divided by.
+        """
+        del lengths
+        columns, length = np.arange(input_ids.shape[1]), input_ids.shape[1]
+        text = np.cumsum(input_ids == self.cls_id, axis=1) - 1  # texts begin with [CLS]
+        texts = text.max(axis=1, initial=0) + 1
+        start = uniform(keys if spread is None else spread)
+        draws = uniform(bits(keys[:, None], Stream.CANDIDATES, columns))
+        share = (start[:, None] + np.maximum(text, 0) / texts[:, None]) % 1.0
+        if self.exact:
+            sizes, rank = _ranks(np.where(is_text, text, -1), draws)
+            count = np.minimum(np.floor(share * sizes) + 1, sizes)
+            masked, weight = is_text & (rank < count), sizes / count
+        else:
+            rate = self.min_rate + (1 - self.min_rate) * share
+            masked, weight = is_text & (draws < rate), 1 / rate
+        places = np.sort(np.where(masked, columns, length), axis=1)[:, : self.max_predictions]
+        used = places < length
+        positions = np.where(used, places, 0)
+        return {
+            "input_ids": np.where(masked, self.mask_id, input_ids).astype(np.int32),
+            "masked_positions": positions.astype(np.int32),
+            "masked_ids": np.where(used, np.take_along_axis(input_ids, positions, 1), 0).astype(np.int32),
+            "masked_weights": np.where(used, np.take_along_axis(weight, positions, 1), 0).astype(np.float32),
+            "num_tokens": is_text.sum(axis=1).astype(np.float32),
+        }
+
+
+def _ranks(text: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return int64 [B, L], [B, L]: how many places have the same text, and how many of these have a smaller draw.
+
+    Args:
+      text: int64 [B, L], the text of each place, -1 for none.
+      draws: float64 [B, L], in [0, 1).
+    """
+    order = np.argsort(text + draws, axis=1, kind="stable")
+    ordered = np.take_along_axis(text, order, 1)
+    columns = np.arange(text.shape[1])
+    begins = np.diff(ordered, axis=1, prepend=-2) != 0
+    first = np.maximum.accumulate(np.where(begins, columns, 0), axis=1)
+    ends = np.pad(begins, ((0, 0), (0, 1)), constant_values=True)[:, 1:]
+    after = np.minimum.accumulate(np.where(ends, columns + 1, len(columns))[:, ::-1], axis=1)[:, ::-1]
+    sizes, rank = np.empty_like(text), np.empty_like(text)
+    np.put_along_axis(sizes, order, after - first, 1)
+    np.put_along_axis(rank, order, columns - first, 1)
+    return sizes, rank
+
+
+@dataclasses.dataclass(frozen=True)
 class NextWords:
     """Makes of each row what `Masking` makes of it, for a model that sees only what comes before."""
 
@@ -329,7 +414,12 @@ class NextWords:
     cls_id: int
 
     def __call__(
-        self, input_ids: np.ndarray, is_text: np.ndarray, lengths: np.ndarray, keys: np.ndarray
+        self,
+        input_ids: np.ndarray,
+        is_text: np.ndarray,
+        lengths: np.ndarray,
+        keys: np.ndarray,
+        spread: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
         """Return the arrays of `Masking.__call__`, which explains the arguments.
 
@@ -354,14 +444,15 @@ def places(
     tokenizer: Tokenizer,
     max_predictions: int,
     held_out: float | None,
-) -> Masking | NextWords | Permutations:
+) -> Masking | NextWords | Permutations | Diffusion:
     """See `data.examples.PlaceFamily`."""
-    del held_out
     begins = np.asarray(tokenizer.continues_word(), bool)
     match objective:
         case LeftToRight() | TwoDirections():
             return NextWords(max_predictions, tokenizer.cls_id)
         case Permutation(longest_span=longest_span):
             return Permutations(masking.rate, longest_span, max_predictions, begins)
+        case MaskedDiffusion(min_rate=min_rate):
+            return Diffusion(min_rate, max_predictions, tokenizer.mask_id, tokenizer.cls_id, exact=held_out is None)
         case _:  # masked words
             return Masking(masking, max_predictions, store.vocab_size, tokenizer.mask_id, begins)

@@ -34,7 +34,12 @@ class NeighbourWindows:
         self._kept = np.sqrt(options.subsampling / shares) if options.subsampling else np.ones(len(counts))
 
     def __call__(
-        self, input_ids: np.ndarray, is_text: np.ndarray, lengths: np.ndarray, keys: np.ndarray
+        self,
+        input_ids: np.ndarray,
+        is_text: np.ndarray,
+        lengths: np.ndarray,
+        keys: np.ndarray,
+        spread: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
         """Return the arrays of `Masking.__call__`, which explains the arguments, and three more.
 
@@ -97,7 +102,12 @@ class NeighbourCounts:
         self._counts, self._padding = counts, padding
 
     def __call__(
-        self, input_ids: np.ndarray, is_text: np.ndarray, lengths: np.ndarray, keys: np.ndarray
+        self,
+        input_ids: np.ndarray,
+        is_text: np.ndarray,
+        lengths: np.ndarray,
+        keys: np.ndarray,
+        spread: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
         """Return the arrays of `Masking.__call__`, which explains the arguments, and pair_counts [B, L, W].
 

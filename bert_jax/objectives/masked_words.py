@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.config import MaskedWords
+from bert_jax.config import MaskedDiffusion, MaskedWords
 from bert_jax.config.pretraining import SentencePairs
 from bert_jax.models.bert import BertForPreTraining, WordPart
 from bert_jax.models.embeddings import WordLosses
@@ -206,8 +206,35 @@ class PretrainingObjective:
         return sums
 
 
+DIFFUSION = dataclasses.replace(
+    MASKED_WORDS, name="diffusion", label="diffusion", title="Masked diffusion, a bound", panels=("loss",)
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DiffusionObjective:
+    """Masked words weighted by the rates of their texts (see `Objective`); batches are of `data.masking.Diffusion`.
+
+    The loss, and not only its gradient, has a meaning: nats per token that code a text at most. No accuracy is
+    measured, because a right answer weighs as much as its rate is rare.
+    """
+
+    model: BertForPreTraining
+    terms: tuple[Term, ...] = (DIFFUSION,)
+
+    def denominators(self, batch: Batch) -> dict[str, jax.Array]:
+        return {DIFFUSION.name: jnp.sum(batch["num_tokens"])}
+
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+        encoded = self.model.encode(params, *encoder_inputs(batch), dropout_key, texts=PackedTexts.of(batch))
+        found = model_sums(self.model, params, batch, encoded)
+        return {DIFFUSION.name: Sums(found.loss, jnp.sum(batch["num_tokens"]))}
+
+
 def objective(
-    model: BertForPreTraining, options: MaskedWords, epsilon: float, sentence_pairs: SentencePairs
-) -> PretrainingObjective:
+    model: BertForPreTraining, options: MaskedWords | MaskedDiffusion, epsilon: float, sentence_pairs: SentencePairs
+) -> PretrainingObjective | DiffusionObjective:
     """See `objectives.objective.ObjectiveFamily`."""
+    if isinstance(options, MaskedDiffusion):
+        return DiffusionObjective(model)
     return PretrainingObjective(model, options, epsilon, sentence_pairs)

@@ -64,6 +64,7 @@ from bert_jax.pretrained.encodings import (
     vector_form,
     with_prompt,
 )
+from bert_jax.pretrained.likelihood import Likelihood, Unit, likelihoods
 from bert_jax.pretrained.outputs import Compute, NextSentence, VectorsOfTokens, WeightsOfWords, computed, in_batches
 from bert_jax.pretrained.runner import Parameters, Runner, not_finite, softmax
 from bert_jax.tasks.task_data import without_metrics
@@ -224,7 +225,7 @@ class PretrainedModel:
       unread (tuple): ids that the vector of a text leaves out: those of special tokens that were never trained.
 
     Texts are one string, one pair as a tuple, or a list of either; [MASK] in a text is the mask token, except for
-    `predict`, which takes every text literally, as fine-tuning did.
+    `predict`, which takes every text literally, as fine-tuning did, and `score`.
     """
 
     def __init__(
@@ -584,6 +585,84 @@ class PretrainedModel:
         for numbers, logits in self.compute(NextSentence(), read_texts(self, pairs), batch_size, None):
             for number, row in zip(numbers, logits, strict=False):
                 found[number] = float(softmax(row)[0])
+        return found[0] if single else found
+
+    @overload
+    def score(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)
+        self,
+        texts: str | tuple[str, str],
+        *,
+        reduction: Literal["sum", "mean"] = "sum",
+        unit: Unit = "token",
+        batch_size: int = 32,
+        progress: bool | None = None,
+    ) -> float: ...
+
+    @overload
+    def score(
+        self,
+        texts: Iterable[str | tuple[str, str]],
+        *,
+        reduction: Literal["sum", "mean"] = "sum",
+        unit: Unit = "token",
+        batch_size: int = 32,
+        progress: bool | None = None,
+    ) -> list[float]: ...
+
+    @overload
+    def score(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)
+        self,
+        texts: str | tuple[str, str],
+        *,
+        reduction: Literal["tokens"],
+        unit: Unit = "token",
+        batch_size: int = 32,
+        progress: bool | None = None,
+    ) -> Likelihood: ...
+
+    @overload
+    def score(
+        self,
+        texts: Iterable[str | tuple[str, str]],
+        *,
+        reduction: Literal["tokens"],
+        unit: Unit = "token",
+        batch_size: int = 32,
+        progress: bool | None = None,
+    ) -> list[Likelihood]: ...
+
+    def score(
+        self,
+        texts: Texts,
+        *,
+        reduction: Literal["sum", "mean", "tokens"] = "sum",
+        unit: Unit = "token",
+        batch_size: int = 32,
+        progress: bool | None = None,
+    ) -> Any:
+        """Return how likely the model finds a text, in nats, or a list of this for several texts: the higher, the more.
+
+        It is the pseudo-log-likelihood, in which each token is masked in turn, or of a model that reads from left to
+        right the logarithm of the text's probability; [CLS] and [SEP] do not count (bert_jax/pretrained/likelihood.py).
+        `max(texts, key=model.score)` is the text that it prefers.
+
+        Args:
+          texts: see the class; [MASK] in them is taken literally.
+          reduction: "sum" of the tokens' log-probabilities, their "mean", or "tokens": a Likelihood with each of them.
+          unit: what is masked with a token: nothing else, or all to its right in the same "word", which does not favour
+            words of several pieces.
+          batch_size: number of rows per batch, each of which may hold several copies of texts.
+          progress: whether to show a bar; None: for much text only.
+
+        Raises:
+          UserError: the model predicts no masked words, or a text is empty or longer than what it reads.
+        """
+        if reduction not in ("sum", "mean", "tokens"):
+            raise UserError(f"reduction={reduction!r:.40} must be sum, mean or tokens")
+        single = isinstance(texts, (str, tuple))
+        found: list[Any] = likelihoods(self, [texts] if single else list(texts), unit, batch_size, progress)
+        if reduction != "tokens":
+            found = [each.total if reduction == "sum" else each.mean for each in found]
         return found[0] if single else found
 
     def predict(self, inputs: Iterable[Any], *, batch_size: int = 32, progress: bool | None = None) -> list[Any]:

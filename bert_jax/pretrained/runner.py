@@ -111,6 +111,7 @@ ENCODER = "encoder"
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 PACKED = ("text_ids", "text_starts")  # of rows of several texts
 WORDS_AT_ONCE = 16  # masked words whose logits are computed together
+LIKELIHOODS_AT_ONCE = 64  # words whose probabilities are, of which a number each is returned
 
 
 class Runner:
@@ -133,6 +134,7 @@ class Runner:
         self.states: Compiled = Compiled(_states, network, parameters, mesh, ("collect", "decoded"))
         self.mlm_head: Compiled = Compiled(BertForPreTraining.mlm_logits, network, parameters, mesh)
         self.words: Compiled = Compiled(_words, network, parameters, mesh)
+        self.likely: Compiled = Compiled(_log_probabilities, network, parameters, mesh)
         self.hidden_words: Compiled = Compiled(BertForPreTraining.hidden_logits, network, parameters, mesh)
         self.gated_losses: Compiled = Compiled(_gated_losses, network, parameters, mesh)
         self.next_sentence_head: Compiled = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
@@ -207,6 +209,21 @@ class Runner:
             places[: len(row[part])] = np.stack([row[part], position[part]], axis=1)
             logits = host({"input_ids": row[part]}, self.words({"places": places}, encoded=encoded))
             yield logits
+
+    def log_probabilities(self, batch: Batch, row: np.ndarray, position: np.ndarray, word: np.ndarray) -> np.ndarray:
+        """Return float32 [M]: the logarithms of the probabilities of these words at these places of the batch.
+
+        As in `masked_words`, the head always computes as many. XLNet, whose words are hidden otherwise, has none.
+        """
+        encoded = self._encoded(batch, decoded=True)
+        found = np.zeros(len(row), np.float32)
+        for first in range(0, len(row), LIKELIHOODS_AT_ONCE):
+            part = slice(first, first + LIKELIHOODS_AT_ONCE)
+            asked = np.zeros((LIKELIHOODS_AT_ONCE, 3), np.int32)
+            asked[: len(row[part])] = np.stack([row[part], position[part], word[part]], axis=1)
+            inputs = {"places": asked[:, :2], "words": asked[:, 2]}
+            found[part] = host({"input_ids": row[part]}, self.likely(inputs, encoded=encoded))
+        return found
 
     def _hidden_words(self, batch: Batch, row: np.ndarray, position: np.ndarray) -> np.ndarray:
         """Return logits [M, V] of an XLNet, which computes the rows anew without the words at these places."""
@@ -324,6 +341,13 @@ def _words(network: BertForPreTraining, params: Any, batch: Any, encoded: Encode
     chosen = jax.tree.map(lambda states: states[tuple(batch["places"].T)][None], encoded._replace(pooled=None))
     positions = jnp.arange(len(batch["places"]), dtype=jnp.int32)[None]
     return network.mlm_logits(params, {"masked_positions": positions}, chosen)[0]
+
+
+def _log_probabilities(network: BertForPreTraining, params: Any, batch: Any, encoded: EncoderOutput) -> jax.Array:
+    """Return [M] for the words [M] at the places [M, 2] of the states [B, L, H]."""
+    logits = _words(network, params, batch, encoded)
+    own = jnp.take_along_axis(logits, batch["words"][:, None], axis=-1)[:, 0]
+    return own - jax.nn.logsumexp(logits, axis=-1)
 
 
 def _token_vectors(_: BertForPreTraining, params: Any, __: Any, states: jax.Array) -> jax.Array:

@@ -83,6 +83,7 @@ HEADS = {  # names of parts, the beginning of a line each
     "deberta_v3_mini": ("masked-language-model head", "replaced-token head", "positions of the mask decoder"),
     "xlnet_mini": ("permutation-language-model head",),
     "gpt_mini": ("language-model head",),
+    "diffusion_mini": ("masked-language-model head",),
     "elmo_mini": ("language-model head",),
     "ulmfit_mini": ("language-model head",),
     "skipgram_mini": ("second table of words",),

@@ -388,12 +388,12 @@ EVERY = sorted(set().union(*OWN.values()))
 OBJECTIVE_CONFIGS = {  # a shipped run of each
     **{"masked_words": "bert_mini", "left_to_right": "gpt_mini", "two_directions": "elmo_mini"},
     **{"replaced_tokens": "electra_mini", "permutation": "xlnet_mini", "skip_gram": "skipgram_mini"},
-    "glove": "glove_mini",
+    **{"glove": "glove_mini", "masked_diffusion": "diffusion_mini"},
 }
 
 
 def test_the_kinds_are_those_of_the_shipped_configurations():
-    assert KINDS.keys() == OBJECTIVE_CONFIGS.keys() and len(EVERY) == 27
+    assert KINDS.keys() == OBJECTIVE_CONFIGS.keys() and len(EVERY) == 28
     for name, config in OBJECTIVE_CONFIGS.items():
         assert type(check(load_config(config)).objective) is KINDS[name]
     assert Config().objective == MaskedWords()
@@ -440,6 +440,7 @@ def test_the_width_of_what_is_predicted_is_that_of_the_phase_unless_all_is_predi
     for name, kind in KINDS.items():
         widths = [kind().predictions(length, given, 0.15) for length, given in ((128, None), (512, None), (128, 30))]
         all_of_them = {"left_to_right": 127, "two_directions": 127, "skip_gram": 128, "glove": 128}
+        all_of_them |= {"masked_diffusion": 128}
         one = all_of_them.get(name)
         assert widths == ([20, 77, 30] if one is None else [one, one + 384, one])
 

@@ -104,6 +104,7 @@ OPTIONS = {  # of every command
     "count": commands.CountConfig(output=""),
     "evaluate": Config(),
     "fill-mask": commands.FillMaskConfig(),
+    "score": commands.ScoreConfig(),
     "finetune": FinetuneConfig(),
     "predict": PredictConfig(),
     "results": commands.ResultsConfig(),
@@ -418,6 +419,8 @@ status none
 report none --output=none/page.html
 doctor none
 fill-mask none [MASK]
+score none text
+score none
 predict none --text=text
 predict model
 """

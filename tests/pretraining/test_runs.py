@@ -159,6 +159,7 @@ MECHANISMS = {
     "glove_mini": "counts in place of text",
     "deberta_v3_mini": "a generator, and disentangled attention",
     "xlnet_mini": "permutations, seen by two streams",
+    "diffusion_mini": "a rate of masks for each text, and its weight",
 }
 """What each configuration alone shows, by name."""
 COMPOSED = ("roberta_mini", "distilbert_mini", "spanbert_mini", "electra_mini", "deberta_mini")
