@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining, tasks
 from bert_jax.config.analyses import ANALYSES
-from bert_jax.config.checks import check, check_given, training_paths
+from bert_jax.config.checks import branch_point, check, check_given, training_paths
 from bert_jax.config.search import IndexConfig, MineConfig, SearchConfig
 from bert_jax.config.serving import ServeConfig, named_models, need_libraries
 from bert_jax.console import (
@@ -64,7 +64,9 @@ def _need_inputs(config: Config) -> None:
     from bert_jax.files import is_remote
 
     is_new = not is_remote(config.workdir) and not os.path.isdir(os.path.join(config.workdir, "checkpoints"))
-    _need(models=[config.init_from] if is_new else [], stores=[*training_paths(config), config.data.eval_path])
+    runs = [branch_point(config.branch_from)[0]] if is_new and config.branch_from else []
+    models = [config.init_from] if is_new and not runs else []
+    _need(models=models, stores=[*training_paths(config), config.data.eval_path], runs=runs)
 
 
 def config(arguments: list[str]) -> None:

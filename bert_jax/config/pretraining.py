@@ -131,18 +131,18 @@ class OptimizerConfig:
     exactly, without bias correction. lamb: for very large batches. stable_adamw: adamw with smaller steps for arrays
     whose gradients are larger than their second moments foresee, in place of clipping (set clip_norm=0). muon:
     orthogonalized momentum for the matrices of the layers, adamw for everything else."""
-    beta1: float = 0.9
+    beta1: float = option(0.9, resume="branch")
     """Decay rate of the first moment."""
-    beta2: float = 0.999
+    beta2: float = option(0.999, resume="branch")
     """Decay rate of the second moment."""
     momentum: float = option(0.95, of=("name", "muon"))
     """Decay rate of the momentum of matrices."""
     epsilon: float = 1e-6
     """Constant added to the square root of the second moment."""
-    weight_decay: float = 0.01
+    weight_decay: float = option(0.01, resume="branch")
     """Rate of the decoupled weight decay: a step takes learning rate × weight_decay of each weight. Biases and
     LayerNorm parameters do not decay."""
-    clip_norm: float = 1.0
+    clip_norm: float = option(1.0, resume="branch")
     """Maximum global norm of the gradients. 0 turns clipping off."""
     ema_decay: float = 0.0
     """Decay rate of a moving average of the weights, for example 0.999, which is evaluated as ema_…, saved in the
@@ -400,9 +400,9 @@ class PhaseConfig:
     512)."""
     learning_rate: float = option(1e-4, resume="elastic")
     """Peak learning rate of the phase."""
-    schedule: Literal["continue", "restart"] = "continue"
+    schedule: Literal["continue", "restart"] = option("continue", resume="branch")
     """Whether the schedule continues across the switch to this phase, or restarts with its own warm-up and decay."""
-    warmup_steps: int | None = None
+    warmup_steps: int | None = option(None, resume="branch")
     """Number of steps of linear warm-up at the start of a schedule; ignored in a phase that continues one. None: a
     hundredth of the schedule, as in the paper (10,000 of 1,000,000)."""
     moments: Literal["keep", "reset"] = "keep"
@@ -441,6 +441,9 @@ class CheckpointConfig:
     """Number of further checkpoints to keep: those of the latest phase, since losses of different phases are not
     comparable, with the lowest held-out loss of the objective's first term that has a weight. That is the loss of the
     masked words, or of what is predicted instead of them."""
+    keep_every_steps: int = option(0, before=0)
+    """Number of steps at whose multiples a checkpoint, where one is saved, is kept for good, such as those that later
+    runs branch off from. 0: none is."""
     local_path: str = option("", hosts_differ=True)
     """Directory on each host's own disk for frequent saves in addition to those in the work directory; a run resumes
     from the newest good step of either. The last two are kept until the run ends. By default there are no such
@@ -480,7 +483,7 @@ class Config:
     """Parts of training, each at one sequence length."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer, which turns gradients into updates."""
-    schedule: ScheduleConfig = ScheduleConfig()
+    schedule: ScheduleConfig = option(ScheduleConfig(), resume="branch")
     """Shape of the learning rate after the warm-up."""
     mesh: MeshConfig = option(MeshConfig(), resume="free")
     """Layout of the devices."""
@@ -509,6 +512,11 @@ class Config:
     student like DistilBERT lacks (token types and a pooler) is left out. By default all layers of init_from are copied,
     and both models must have the same depth; nothing is copied from a teacher, and the student starts from random
     parameters. --init_from_layers= cancels a value set in the configuration."""
+    branch_from: str = option("", hosts_differ=True, before="")  # not free, because a resumed run ignores it
+    """Step of another run to continue from, as RUN:STEP: its work directory, local or gs://, and one of its
+    checkpoints. Parameters, moments, moving average and the place in the data are taken over, and the steps count on.
+    Schedule, rates, steps and later phases may differ from that run, whatever it has learned from may not. A run whose
+    work directory has a checkpoint resumes from that and ignores this option. By default a run begins at step 0."""
     seed: int = 0
     """Seed of the initial parameters, the order of the examples, the pairs, the masks and dropout."""
     log_every_steps: int = option(10, resume="free")
