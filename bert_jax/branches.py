@@ -1,8 +1,8 @@
 """A run that branches off from a step of another one (`branch_from`), with its moments and its place in the data.
 
 The parent stays as it is. What its state has learned from is the branch's own past, and so has to be the same: the
-model, the examples of every phase up to the step, and whatever decides what they are. What lies ahead is free: schedule,
-rates, lengths and batches, and later phases.
+model, the examples of every phase up to the step, and whatever decides what they are. What lies ahead is free:
+schedule, rates, lengths and batches, and later phases.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from bert_jax.checkpoints.record import Damaged, Position, check_origin, read_record
-from bert_jax.checkpoints.steps import Restored, StepDirectories
+from bert_jax.checkpoints.steps import Restored, StepDirectories, unusable_step
 from bert_jax.checkpoints.workdir import need, read_json, read_settings
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.checks import branch_point, resolve_mixtures, training_paths
@@ -73,7 +73,7 @@ class Branch:
             raise self._refused(str(damage)) from None
 
     def _refused(self, problem: str) -> UserError:
-        return _unusable(self.path, self.step, self.steps, f"cannot be used ({problem})")
+        return unusable_step(self.path, self.step, self.steps, f"cannot be used ({problem})")
 
 
 def open_branch(config: Config, resumed: bool) -> Branch | None:
@@ -100,12 +100,12 @@ def open_branch(config: Config, resumed: bool) -> Branch | None:
     run_id = need(run, "run_id", str, StepDirectories(place).directory / "run.json")
     steps = StepDirectories(os.path.join(place, "checkpoints"), run_id)
     if step not in steps.committed():
-        raise _unusable(path, step, steps, "is not there")
+        raise unusable_step(path, step, steps, "is not there")
     try:
         record = read_record(steps.path(step) / "record")
         check_origin(record, step, run_id)
     except Damaged as damage:
-        raise _unusable(path, step, steps, f"cannot be used ({damage})") from None
+        raise unusable_step(path, step, steps, f"cannot be used ({damage})") from None
     return Branch(path, step, run, record, steps)
 
 
@@ -175,14 +175,3 @@ def _examples(config: Config, fingerprints: list[Any], phase: int) -> list[Any]:
         [(known.get(part.path), part.amount, part.kind) for part in parts] or list(known.values())
         for parts in resolve_mixtures(config)[: phase + 1]
     ]
-
-
-def _unusable(path: str, step: int, steps: StepDirectories, problem: str) -> UserError:
-    """Return the error about a step that cannot be branched from, which lists the others."""
-    others = sorted(steps.committed() - {step})
-    shown = ", ".join(map(str, others[-20:])) if others else "none"
-    more = f" (the last 20 of {len(others)})" if len(others) > 20 else ""
-    return UserError(
-        f"step {step} of {path} {problem}; other steps there: {shown}{more}. A run keeps those that its "
-        "checkpoint.keep_last, keep_best and keep_every_steps say"
-    )

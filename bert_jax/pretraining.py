@@ -663,7 +663,7 @@ def _check_pretraining(path: epath.Path, identity: dict[str, Any], settings: dic
     """Raise a UserError if `settings` and the data would not continue the run in `path`; log harmless changes."""
     if "source" in read_json(path / "run.json"):
         raise UserError(
-            f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
+            f"{path} holds a model that convert, average or model.save wrote, without the state of a run; give it as "
             "--init_from, and another --workdir"
         )
     check_own_names(path, read_json(path / "run.json"), identity)

@@ -296,3 +296,14 @@ class StepDirectories:
         content = read_record(self.path(step) / "record")
         check_origin(content, step, self.run_id)
         return content
+
+
+def unusable_step(path: str, step: int, steps: StepDirectories, problem: str) -> UserError:
+    """Return the error about a step that cannot be used, which lists the others."""
+    others = sorted(steps.committed() - {step})
+    shown = ", ".join(map(str, others[-20:])) if others else "none"
+    more = f" (the last 20 of {len(others)})" if len(others) > 20 else ""
+    return UserError(
+        f"step {step} of {path} {problem}; other steps there: {shown}{more}. A run keeps those that its "
+        "checkpoint.keep_last, keep_best and keep_every_steps say"
+    )

@@ -625,6 +625,23 @@ def serve(arguments: list[str]) -> int:
     return run_serve(words, config)
 
 
+def average(arguments: list[str]) -> None:
+    """average MODEL… --output=DIR [--method=mean|ema|slerp|ties] [--last=N]
+
+    Make one model of several with the same parameters: steps of a run, or runs of one ancestor.
+
+    MODEL is anything that bert_jax.load opens, or RUN:STEP for one step of a run. With --last=N, MODEL is one run,
+    whose newest N steps are averaged. The vocabulary and the function of all models must be the same.
+    """
+    models, words = positionals(arguments, usage(average), "MODEL")
+    options = parse(commands.AverageConfig(), words, *described(average))
+    options.check(len(models))
+    need_place_to_write(options.output)
+    from bert_jax.pretrained.averages import run_average
+
+    run_average(models, options)
+
+
 def convert(arguments: list[str]) -> None:
     """convert SOURCE DESTINATION --to=bert_jax|huggingface|tf1|onnx|stablehlo|saved_model
 

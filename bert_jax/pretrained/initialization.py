@@ -244,7 +244,7 @@ def check_architecture(stored: StoredModel, config: EncoderConfig, option: str =
         random parameters.
     """
     longer = config.max_position_embeddings > stored.model.max_position_embeddings
-    ours, theirs = _function_options(config), _function_options(stored.model)
+    ours, theirs = function_options(config), function_options(stored.model)
     differing = [
         option
         for option in {**theirs, **ours}
@@ -266,7 +266,7 @@ def check_architecture(stored: StoredModel, config: EncoderConfig, option: str =
 _ABSENT = "absent"  # an option that a model of this kind does not have
 
 
-def _function_options(config: EncoderConfig) -> dict[str, Any]:
+def function_options(config: EncoderConfig) -> dict[str, Any]:
     """Return the values of the options that determine what given parameters compute, by their names below model."""
     values = to_dict(config)
     if isinstance(config, AttentionConfig):
