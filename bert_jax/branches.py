@@ -141,8 +141,8 @@ def check_branch(branch: Branch, config: Config, corpus: Corpus, own_names: dict
     if lines:
         raise UserError(
             f"{given} has learned with different settings ({first_lines(lines)}). A branch may change the schedule, "
-            f"the rates, weight decay and clipping, steps and batch of phase {phase}, and every later phase; take the "
-            f"rest from {os.path.join(branch.path, 'config.json')}, or start from the parameters alone with --init_from"
+            f"the rate, steps and batch of phase {phase}, and every later phase; take the rest from"
+            f" {os.path.join(branch.path, 'config.json')}, or start from the parameters alone with --init_from"
         )
     end = resolve_phases(config)[phase].end
     if end < branch.step or config.total_steps <= branch.step:

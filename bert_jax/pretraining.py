@@ -550,7 +550,8 @@ def _described(
     config = with_commits(config, ("init_from", "objective.distillation.teacher"))
     branch = open_branch(config, resumed)
     goes_on = resumed or branch is not None
-    source = open_source(config.init_from, config.init_from_layers, config.model, config.objective, goes_on)
+    growth = config.init_from_depth, config.init_from_width
+    source = open_source(config.init_from, config.init_from_layers, config.model, config.objective, goes_on, *growth)
     corpus = open_corpus(config)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))
     # All hosts plan with the memory of the first one's devices, so that they compute alike.

@@ -170,6 +170,11 @@ def _check_source(config: Config) -> None:
         branch_point(config.branch_from)
     layers, taught = config.init_from_layers, config.objective.taught
     source = config.init_from or (taught and taught.teacher)
+    if layers and config.init_from_depth != "same":
+        raise UserError(
+            f"init_from_layers={','.join(map(str, layers))} names the layers that init_from_depth="
+            f"{config.init_from_depth} would choose; leave one of them out"
+        )
     if layers and source and len(layers) != config.model.num_layers:
         raise UserError(
             f"init_from_layers={','.join(map(str, layers))} names {len(layers)} layers of {source}, but "

@@ -131,18 +131,18 @@ class OptimizerConfig:
     exactly, without bias correction. lamb: for very large batches. stable_adamw: adamw with smaller steps for arrays
     whose gradients are larger than their second moments foresee, in place of clipping (set clip_norm=0). muon:
     orthogonalized momentum for the matrices of the layers, adamw for everything else."""
-    beta1: float = option(0.9, resume="branch")
+    beta1: float = 0.9
     """Decay rate of the first moment."""
-    beta2: float = option(0.999, resume="branch")
+    beta2: float = 0.999
     """Decay rate of the second moment."""
     momentum: float = option(0.95, of=("name", "muon"))
     """Decay rate of the momentum of matrices."""
     epsilon: float = 1e-6
     """Constant added to the square root of the second moment."""
-    weight_decay: float = option(0.01, resume="branch")
+    weight_decay: float = 0.01
     """Rate of the decoupled weight decay: a step takes learning rate × weight_decay of each weight. Biases and
     LayerNorm parameters do not decay."""
-    clip_norm: float = option(1.0, resume="branch")
+    clip_norm: float = 1.0
     """Maximum global norm of the gradients. 0 turns clipping off."""
     ema_decay: float = 0.0
     """Decay rate of a moving average of the weights, for example 0.999, which is evaluated as ema_…, saved in the
@@ -512,6 +512,15 @@ class Config:
     student like DistilBERT lacks (token types and a pooler) is left out. By default all layers of init_from are copied,
     and both models must have the same depth; nothing is copied from a teacher, and the student starts from random
     parameters. --init_from_layers= cancels a value set in the configuration."""
+    init_from_depth: Literal["same", "stack", "spread", "identity"] = option("same", of=("init_from",), before="same")
+    """How a deeper model starts from init_from. stack: its layers follow one another again from the first. spread: each
+    is repeated in its place, as in ModernBERT-large. identity: further layers on top begin as copies whose outputs are
+    zero, so that the model computes what init_from does; for norms before the branches (norm_position=pre). same: there
+    are as many layers, or those of init_from_layers."""
+    init_from_width: Literal["same", "tile", "duplicate"] = option("same", of=("init_from",), before="same")
+    """How a wider model, with more heads of the same size, starts from init_from. tile: features, heads and units
+    repeat around the middle, as in ModernBERT-large. duplicate: each has copies that share its outgoing weights, so
+    that the model computes what init_from does; for a multiple of the width. same: all sizes are the same."""
     branch_from: str = option("", hosts_differ=True, before="")  # not free, because a resumed run ignores it
     """Step of another run to continue from, as RUN:STEP: its work directory, local or gs://, and one of its
     checkpoints. Parameters, moments, moving average and the place in the data are taken over, and the steps count on.
