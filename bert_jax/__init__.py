@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         WordVectorsConfig,
         XLNetConfig,
     )
+    from bert_jax.config.commands import AverageConfig, Mean, MovingAverage, Slerp, Ties
     from bert_jax.config.finetuning import FinetuneConfig, InputFormConfig, LoraConfig, PredictConfig, task_defaults
     from bert_jax.config.heads import SingleVector, TokenVectors, WordVector
     from bert_jax.config.objective import TaskLossConfig
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
     from bert_jax.finetuning.prediction import run_predict as predict
     from bert_jax.finetuning.together import finetune_together
     from bert_jax.models.bert import BertForPreTraining
+    from bert_jax.pretrained.averages import average
     from bert_jax.pretrained.model import PretrainedModel, load
     from bert_jax.pretrained.precision import quantize_embeddings
     from bert_jax.pretraining import pretrain
@@ -126,6 +128,7 @@ __version__ = "0.1.0"
 _HOMES = {  # public name: its module, with its name there if that differs
     "Alibi": "config",
     "Angle": "config.vectors",
+    "AverageConfig": "config.commands",
     "BertForPreTraining": "models.bert",
     "BinaryLoss": "config.ranking",
     "CheckpointConfig": "config",
@@ -170,9 +173,11 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "MaskedDiffusion": "config",
     "MaskedWords": "config",
     "MaskingConfig": "config",
+    "Mean": "config.commands",
     "MeshConfig": "config",
     "MineConfig": "config.search",
     "ModelConfig": "config",
+    "MovingAverage": "config.commands",
     "MtebEncoder": "analysis.vector_tasks",
     "NoPositions": "config",
     "OptimizerConfig": "config",
@@ -199,6 +204,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "SinksConfig": "config",
     "SkipGram": "config",
     "SkipGramConfig": "config",
+    "Slerp": "config.commands",
     "SoftmaxLoss": "config.ranking",
     "SparsityConfig": "config.vectors",
     "Squad2Options": "config.tasks",
@@ -208,6 +214,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "TaskDataConfig": "config.tasks",
     "TaskLossConfig": "config.objective",
     "TextDataConfig": "config.tasks",
+    "Ties": "config.commands",
     "TokenVectors": "config.heads",
     "Tokenizer": "tokenization.tokenizer",
     "TrainVocabConfig": "config",
@@ -221,6 +228,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "WordVectorsConfig": "config",
     "XLNetConfig": "config",
     "XnliDataConfig": "config.tasks",
+    "average": "pretrained.averages",
     "convert": "tools.export.directory",
     "evaluate": "cli.evaluate:run_evaluate",
     "export_model": "tools.export.directory",
@@ -248,6 +256,7 @@ _PACKAGES = ("analysis",)
 __all__ = [
     "Alibi",
     "Angle",
+    "AverageConfig",
     "BertForPreTraining",
     "BinaryLoss",
     "CheckpointConfig",
@@ -292,9 +301,11 @@ __all__ = [
     "MaskedDiffusion",
     "MaskedWords",
     "MaskingConfig",
+    "Mean",
     "MeshConfig",
     "MineConfig",
     "ModelConfig",
+    "MovingAverage",
     "MtebEncoder",
     "NoPositions",
     "OptimizerConfig",
@@ -321,6 +332,7 @@ __all__ = [
     "SinksConfig",
     "SkipGram",
     "SkipGramConfig",
+    "Slerp",
     "SoftmaxLoss",
     "SparsityConfig",
     "Squad2Options",
@@ -330,6 +342,7 @@ __all__ = [
     "TaskDataConfig",
     "TaskLossConfig",
     "TextDataConfig",
+    "Ties",
     "TokenVectors",
     "Tokenizer",
     "TrainVocabConfig",
@@ -343,6 +356,7 @@ __all__ = [
     "WordVectorsConfig",
     "XLNetConfig",
     "XnliDataConfig",
+    "average",
     "convert",
     "evaluate",
     "export_model",

@@ -20,9 +20,10 @@ import optax
 from absl import logging
 from etils import epath
 
+from bert_jax.branches import Branch, check_branch, open_branch
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import LocalTier
-from bert_jax.checkpoints.record import Position
+from bert_jax.checkpoints.record import Position, check_fit
 from bert_jax.checkpoints.steps import Restored
 from bert_jax.checkpoints.workdir import (
     Rules,
@@ -128,6 +129,18 @@ class Problem:
     """The data to train on and to measure on."""
     source: StoredModel | None
     """The model that it starts from, if any."""
+    branch: Branch | None
+    """The step of another run that it continues from, if any."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What run.json says of the run, and a resumed one must have in common with it."""
+        facts, run = self.corpus.identity | self.learner.own_names, epath.Path(self.config.workdir) / "run.json"
+        if self.branch is not None:
+            return facts | {"branched_from": self.branch.origin}
+        if self.config.branch_from and run.exists():  # it resumes, and its parent may be gone
+            return facts | {"branched_from": read_json(run).get("branched_from")}
+        return facts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +201,8 @@ def pretrain(
         watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
         checkpoints = closing.enter_context(_open_checkpoints(options.checkpoint, workdir, learner.main, events))
         signals.newest = checkpoints.latest_step
-        result = Result(checkpoints.latest_step() or 0, {}, 0)
+        begin = 0 if problem.branch is None else problem.branch.step
+        result = Result(checkpoints.latest_step() or begin, {}, 0)
         steps = PhaseSteps(learner)
         say(COMPILES)
         steps.begin(result.step)
@@ -466,7 +480,7 @@ def _open_directory(problem: Problem) -> WorkDirectory:
     return open_workdir(
         config.workdir,
         PRETRAINING,
-        corpus.identity | learner.own_names,
+        problem.identity,
         to_dict(config),
         corpus.store.tokenizer(),
         local_path=config.checkpoint.local_path,
@@ -485,7 +499,7 @@ def _complete(problem: Problem) -> Restored | None:
     newest = from_first(Checkpoints(path, read_only=True).latest_step())
     if newest is None or newest < config.total_steps or _lacks_evaluation(problem, newest):
         return None
-    identity, local_path = problem.corpus.identity | learner.own_names, config.checkpoint.local_path
+    identity, local_path = problem.identity, config.checkpoint.local_path
     run_id = resumable(config.workdir, PRETRAINING, identity, to_dict(config), local_path=local_path)
     if run_id is None:
         return None
@@ -571,9 +585,16 @@ def _described(
     if not (resumed := from_first(has_checkpoint(config.workdir))):
         check_ramps(config)
     config = with_commits(config, ("init_from", "objective.distillation.teacher"))
-    first = config_of_phase(config, 0)
+    branch, first = open_branch(config, resumed), config_of_phase(config, 0)
     source = open_source(
-        config.init_from, config.init_from_layers, first.model, first.objective, resumed, config.init_from_changes
+        config.init_from,
+        config.init_from_layers,
+        first.model,
+        first.objective,
+        resumed or branch is not None,
+        config.init_from_changes,
+        config.init_from_depth,
+        config.init_from_width,
     )
     corpus = open_corpus(config)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))
@@ -584,12 +605,16 @@ def _described(
     learner = make_learner(config, mesh, make_objective, memory, teacher, optimizer, schedule)
     if source is not None:
         table_rows(source, learner.objective.model.parameters, tokenizer)  # raises where it does not fit
+    if branch is not None:
+        check_branch(branch, config, corpus, learner.own_names)
+        check_fit(branch.record, learner.abstract, f"branch_from={config.branch_from}")
     facts = {"checkpoint.local_path": "given" if config.checkpoint.local_path else "not given"}
+    facts |= {} if branch is None else {"branch_from": branch.fingerprint}
     check_alike(lambda: corpus.fingerprints() | source_fingerprint(source) | learner.own_names | facts)
     last = config_of_phase(config, len(config.phases) - 1)
     if make_objective is default_objective and (note := remark(last.model)):
         say(note)
-    return Problem(config, learner, corpus, source)
+    return Problem(config, learner, corpus, source, branch)
 
 
 def make_learner(
@@ -676,8 +701,8 @@ def _start(
 ) -> tuple[TrainState, Position, Report | None, bool]:
     """Return what `_first_state` does, and whether a checkpoint gave it.
 
-    The run starts from: 1. the newest good checkpoint of this work directory or of the hosts' local disks; 2. the
-    parameters of init_from, at step 0; 3. fresh parameters, at step 0.
+    The run starts from: 1. the newest good checkpoint of this work directory or of the hosts' local disks; 2. the step
+    of another run that branch_from names; 3. the parameters of init_from, at step 0; 4. fresh parameters, at step 0.
     """
     learner = problem.learner
     with (
@@ -686,6 +711,9 @@ def _start(
     ):
         if restored := checkpoints.restore(learner.abstract):
             return restored.state, Position.from_dict(restored.position), None, True
+        if (branch := problem.branch) is not None:
+            say(f"branching off from step {branch.step:,} of {branch.path}")
+            return branch.restore(learner.abstract).state, branch.position, None, False
         return *_first_state(problem, signals), False
 
 
@@ -706,7 +734,7 @@ def _check_pretraining(path: epath.Path, identity: dict[str, Any], settings: dic
     """Raise a UserError if `settings` and the data would not continue the run in `path`; log harmless changes."""
     if "source" in read_json(path / "run.json"):
         raise UserError(
-            f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
+            f"{path} holds a model that convert, average or model.save wrote, without the state of a run; give it as "
             "--init_from, and another --workdir"
         )
     check_own_names(path, read_json(path / "run.json"), identity)

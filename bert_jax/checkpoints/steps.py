@@ -72,7 +72,7 @@ class Manager(ocp.CheckpointManager):
             async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
             lightweight_initialize=True,  # Orbax's own notes about each step are not needed, and may be damaged
             save_decision_policy=ocp.checkpoint_managers.FixedIntervalPolicy(1),
-            preservation_policy=_LastAndBest(config.keep_last, config.keep_best, ranks),
+            preservation_policy=_LastAndBest(config.keep_last, config.keep_best, config.keep_every_steps, ranks),
             multiprocessing_options=ocp.options.MultiprocessingOptions(
                 barrier_sync_key_prefix=f"{run_id or 'no run'}/{directory.name}"
             ),
@@ -118,16 +118,18 @@ def _fresh_names() -> type[ocp.path.atomicity.AtomicRenameTemporaryPath]:
 
 @dataclasses.dataclass
 class _LastAndBest(ocp.checkpoint_managers.PreservationPolicy):
-    """Keeps the newest `last` steps and the `best` steps with the lowest rank."""
+    """Keeps the newest `last` steps, the `best` steps with the lowest rank, and the multiples of `every`."""
 
     last: int
     best: int
+    every: int
     ranks: dict[int, tuple[int, float]]
 
     def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
         steps = sorted(checkpoint.step for checkpoint in checkpoints)
         measured = sorted((step for step in steps if step in self.ranks), key=lambda step: (self.ranks[step], step))
-        kept = {*steps[-self.last :], *measured[: self.best]}
+        for_good = [step for step in steps if self.every and step % self.every == 0]
+        kept = {*steps[-self.last :], *measured[: self.best], *for_good}
         return [checkpoint.step in kept for checkpoint in checkpoints]
 
 
@@ -294,3 +296,14 @@ class StepDirectories:
         content = read_record(self.path(step) / "record")
         check_origin(content, step, self.run_id)
         return content
+
+
+def unusable_step(path: str, step: int, steps: StepDirectories, problem: str) -> UserError:
+    """Return the error about a step that cannot be used, which lists the others."""
+    others = sorted(steps.committed() - {step})
+    shown = ", ".join(map(str, others[-20:])) if others else "none"
+    more = f" (the last 20 of {len(others)})" if len(others) > 20 else ""
+    return UserError(
+        f"step {step} of {path} {problem}; other steps there: {shown}{more}. A run keeps those that its "
+        "checkpoint.keep_last, keep_best and keep_every_steps say"
+    )

@@ -20,7 +20,7 @@ COMMANDS = {
         *(commands.config, commands.pretrain, commands.study, commands.launch, commands.status, commands.report),
         *(commands.doctor, commands.evaluate, commands.fill_mask, commands.score, commands.finetune),
         *(commands.predict, commands.results, commands.index, commands.search, commands.mine),
-        *(commands.serve, commands.convert),
+        *(commands.serve, commands.average, commands.convert),
     )
 }
 """All commands by name, in the order of `bert-jax help`."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining, tasks
 from bert_jax.config.analyses import ANALYSES
-from bert_jax.config.checks import check, check_given, training_paths
+from bert_jax.config.checks import branch_point, check, check_given, training_paths
 from bert_jax.config.search import IndexConfig, MineConfig, SearchConfig
 from bert_jax.config.serving import ServeConfig, named_models, need_libraries
 from bert_jax.console import (
@@ -65,7 +65,9 @@ def _need_inputs(config: Config) -> None:
     from bert_jax.files import is_remote
 
     is_new = not is_remote(config.workdir) and not os.path.isdir(os.path.join(config.workdir, "checkpoints"))
-    _need(models=[config.init_from] if is_new else [], stores=[*training_paths(config), config.data.eval_path])
+    runs = [branch_point(config.branch_from)[0]] if is_new and config.branch_from else []
+    models = [config.init_from] if is_new and not runs else []
+    _need(models=models, stores=[*training_paths(config), config.data.eval_path], runs=runs)
 
 
 def config(arguments: list[str]) -> None:
@@ -642,6 +644,23 @@ def serve(arguments: list[str]) -> int:
     from bert_jax.tools.serving.server import run_serve
 
     return run_serve(words, config)
+
+
+def average(arguments: list[str]) -> None:
+    """average MODEL… --output=DIR [--method=mean|ema|slerp|ties] [--last=N]
+
+    Make one model of several with the same parameters: steps of a run, or runs of one ancestor.
+
+    MODEL is anything that bert_jax.load opens, or RUN:STEP for one step of a run. With --last=N, MODEL is one run,
+    whose newest N steps are averaged. The vocabulary and the function of all models must be the same.
+    """
+    models, words = positionals(arguments, usage(average), "MODEL")
+    options = parse(commands.AverageConfig(), words, *described(average))
+    options.check(len(models))
+    need_place_to_write(options.output)
+    from bert_jax.pretrained.averages import run_average
+
+    run_average(models, options)
 
 
 def convert(arguments: list[str]) -> None:

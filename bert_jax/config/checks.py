@@ -151,7 +151,7 @@ def check(config: Config) -> Config:
             "--workdir may be on gs://"
         )
     need_positive(config.evaluation, "evaluation.", "sequences", "batch_size")
-    need_no_negative(config.checkpoint, "checkpoint.", "keep_best")
+    need_no_negative(config.checkpoint, "checkpoint.", "keep_best", "keep_every_steps")
     need_no_negative(config.evaluation, "evaluation.", "every_steps", "samples")
     need_no_negative(config, "", "seed")
     _check_source(config)
@@ -205,15 +205,33 @@ def _check_changes(config: Config, index: int) -> None:
 
 
 def _check_source(config: Config) -> None:
-    """Raise a UserError if the model to start from has to give another number of layers than there are."""
+    """Raise a UserError about the model or the step to start from, without looking for it."""
+    if config.branch_from:
+        branch_point(config.branch_from)
     layers, taught = config.init_from_layers, config.objective.taught
     source = config.init_from or (taught and taught.teacher)
+    if layers and config.init_from_depth != "same":
+        raise UserError(
+            f"init_from_layers={','.join(map(str, layers))} names the layers that init_from_depth="
+            f"{config.init_from_depth} would choose; leave one of them out"
+        )
     if layers and source and len(layers) != config.model.num_layers:
         raise UserError(
             f"init_from_layers={','.join(map(str, layers))} names {len(layers)} layers of {source}, but "
             f"model.num_layers={config.model.num_layers}; name one for each layer"
             + ("" if config.init_from else ", or, to start from random parameters, none: --init_from_layers=")
         )
+
+
+def branch_point(text: str) -> tuple[str, int]:
+    """Return the work directory and the step that `branch_from` names; raise a UserError if it names none."""
+    run, _, step = text.rpartition(":")
+    if not run or not re.fullmatch(r"[0-9]{1,9}", step):
+        raise UserError(
+            f"branch_from={text} must be RUN:STEP, the work directory of a run and one of its steps, such as "
+            "runs/trunk:60000"
+        )
+    return run, int(step)
 
 
 def _check_data(config: Config) -> None:

@@ -13,14 +13,14 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from bert_jax.config.corpora import LONGEST_LINE, MOST_EXPANSION, CorpusFormat, PrepareConfig, PreparedTextConfig
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.options import field_values, metric_scale, option
+from bert_jax.config.options import check_kinds, check_numbers, field_values, kinds, metric_scale, option
 from bert_jax.config.pretraining import Config, MaskUnit, PackingChoice, SentencePairs
 from bert_jax.config.tasks import SentenceOptions, TaggingDataConfig, TaggingOptions, TaskDataConfig
-from bert_jax.errors import UserError, at_least
+from bert_jax.errors import UserError, at_least, need_positive, need_share
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -438,6 +438,123 @@ class ConvertConfig:
     precision: Precision = "float32"
     """Numbers in which a program has its weights. int8: kernels and tables as integers with a scale for each output,
     which take a quarter of the space, and change the results."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mean:
+    """Weighted mean of the models."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"method": "mean"}
+    shares: tuple[float, ...] = ()
+    """Weight of each model, in their order; they are divided by their sum. By default all count alike."""
+
+    def check(self, models: int) -> None:
+        """Raise a UserError unless there is a share for each model."""
+        shown = ",".join(map(str, self.shares))
+        if self.shares and len(self.shares) != models:
+            raise UserError(f"shares={shown} has {len(self.shares)} numbers for {models} models; give one for each")
+        if self.shares and (min(self.shares) < 0 or sum(self.shares) <= 0):
+            raise UserError(f"shares={shown} must be positive numbers; leave out a model that does not count")
+
+    def of(self, models: int) -> list[float]:
+        """Return the share of each model in the mean; they add up to 1."""
+        given = self.shares or (1.0,) * models
+        return [share / sum(given) for share in given]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MovingAverage:
+    """Exponential moving average over the models in their order, which begins with the first."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"method": "ema"}
+    decay: float = 0.5
+    """Share of the average so far that each further model leaves: average = decay × average + (1 − decay) × model."""
+
+    def check(self, models: int) -> None:
+        """Raise a UserError if the decay is no share below 1."""
+        need_share(self, "", "decay", below_one=True)
+
+    def of(self, models: int) -> list[float]:
+        """Return the share of each model in the average; they add up to 1."""
+        later = [(1 - self.decay) * self.decay ** (models - 1 - place) for place in range(1, models)]
+        return [self.decay ** (models - 1), *later]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Slerp:
+    """The point between two models on the arc from one to the other (Shoemake 1985), for each array of each layer."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"method": "slerp"}
+    share: float = 0.5
+    """Share of the way from the first model to the second."""
+
+    def check(self, models: int) -> None:
+        """Raise a UserError unless there are two models."""
+        need_share(self, "", "share")
+        if models != 2:
+            raise UserError(f"method=slerp lies between two models, and these are {models}; give two, or method=mean")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ties:
+    """What models of one ancestor have learned since, where most of them agree (TIES, arXiv:2306.01708).
+
+    Of each model the largest changes are kept; the sign of their sum is elected for each value, and the mean of those
+    changes that have it is added to the ancestor.
+    """
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"method": "ties"}
+    ancestor: str = ""
+    """Model that all of them started from, spelled like them."""
+    kept: float = 0.2
+    """Share of the changes of a model, the largest over all its arrays, that counts."""
+    scale: float = 1.0
+    """Factor of the change that is added to the ancestor (λ in the paper)."""
+
+    def check(self, models: int) -> None:
+        """Raise a UserError without an ancestor, or if a number is out of range."""
+        if not self.ancestor:
+            raise UserError(
+                "method=ties adds up changes since a common ancestor; name it, for example --ancestor=RUN:STEP, the "
+                "step that these runs branched off from"
+            )
+        need_share(self, "", "kept")
+        if not 0 < self.kept:
+            raise UserError("kept=0.0 keeps no change; the paper keeps 0.2")
+        need_positive(self, "", "scale")
+
+
+AverageMethod = Mean | MovingAverage | Slerp | Ties
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AverageConfig:
+    """Options of `bert-jax average`."""
+
+    output: str = ""
+    """Directory to write, which is made: a model for load, --init_from and all commands. Its run.json says what it is
+    made of."""
+    method: AverageMethod = kinds(Mean())
+    """How values become one. mean: their weighted mean. ema: their moving average, in the order of the models. slerp:
+    the point between two models on an arc. ties: what models of one ancestor have learned since and agree on."""
+    last: int = 0
+    """Number of steps of a single run to average, the newest ones. 0: each model that is named counts once, a run with
+    its newest step."""
+
+    def check(self, models: int) -> None:
+        """Raise a UserError if an option does not suit the number of `models` that are named."""
+        check_kinds(self)
+        check_numbers(self)
+        if not self.output:
+            raise UserError("--output is missing: give a new directory for the average")
+        at_least(0, last=self.last)
+        if self.last and models != 1:
+            raise UserError(f"last={self.last} takes steps of one run, but {models} models are named; name one run")
+        if (self.last or models) < 2:
+            raise UserError(
+                "an average is made of at least two models; name more, such as RUN:1000 RUN:2000, or give --last=3"
+            )
+        self.method.check(self.last or models)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

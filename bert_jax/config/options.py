@@ -17,10 +17,10 @@ from typing import Any, Literal, TypeVar
 
 from bert_jax.errors import UserError
 
-Resume = Literal["free", "moved", "elastic", "last"]
+Resume = Literal["free", "moved", "elastic", "last", "branch"]
 """Rules of what a resumed run may change. free: the option says where results go and how they are computed, logged and
 kept. moved: where something is, but not whether there is something. elastic: only with `elastic_batch`. last: only in
-the last phase."""
+the last phase. branch: it must keep the value, but a run that branches off (`branch_from`) may have another."""
 T = TypeVar("T")
 INT32 = (-(2**31), 2**31 - 1)
 SIZES_OF_FILES = ("max_bytes",)

@@ -489,9 +489,9 @@ class PhaseConfig:
     512)."""
     learning_rate: float = option(1e-4, resume="elastic")
     """Peak learning rate of the phase."""
-    schedule: Literal["continue", "restart"] = "continue"
+    schedule: Literal["continue", "restart"] = option("continue", resume="branch")
     """Whether the schedule continues across the switch to this phase, or restarts with its own warm-up and decay."""
-    warmup_steps: int | None = None
+    warmup_steps: int | None = option(None, resume="branch")
     """Number of steps of linear warm-up at the start of a schedule; ignored in a phase that continues one. None: a
     hundredth of the schedule, as in the paper (10,000 of 1,000,000)."""
     moments: Literal["keep", "reset"] = "keep"
@@ -552,6 +552,9 @@ class CheckpointConfig:
     """Number of further checkpoints to keep: those of the latest phase, since losses of different phases are not
     comparable, with the lowest held-out loss of the objective's first term that has a weight. That is the loss of the
     masked words, or of what is predicted instead of them."""
+    keep_every_steps: int = option(0, before=0)
+    """Number of steps at whose multiples a checkpoint, where one is saved, is kept for good, such as those that later
+    runs branch off from. 0: none is."""
     local_path: str = option("", hosts_differ=True)
     """Directory on each host's own disk for frequent saves in addition to those in the work directory; a run resumes
     from the newest good step of either. The last two are kept until the run ends. By default there are no such
@@ -591,7 +594,7 @@ class Config:
     """Parts of training, each at one sequence length."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer, which turns gradients into updates."""
-    schedule: ScheduleConfig = ScheduleConfig()
+    schedule: ScheduleConfig = option(ScheduleConfig(), resume="branch")
     """Shape of the learning rate after the warm-up."""
     mesh: MeshConfig = option(MeshConfig(), resume="free")
     """Layout of the devices."""
@@ -626,6 +629,20 @@ class Config:
     """Options of model that may differ from those of init_from, although its parameters then compute another function,
     which training has to adapt; separated by commas, such as direction for a model that read from left to right so far.
     By default none may."""
+    init_from_depth: Literal["same", "stack", "spread", "identity"] = option("same", of=("init_from",), before="same")
+    """How a deeper model starts from init_from. stack: its layers follow one another again from the first. spread: each
+    is repeated in its place, as in ModernBERT-large. identity: further layers on top begin as copies whose outputs are
+    zero, so that the model computes what init_from does; for norms before the branches (norm_position=pre). same: there
+    are as many layers, or those of init_from_layers."""
+    init_from_width: Literal["same", "tile", "duplicate"] = option("same", of=("init_from",), before="same")
+    """How a wider model, with more heads of the same size, starts from init_from. tile: features, heads and units
+    repeat around the middle, as in ModernBERT-large. duplicate: each has copies that share its outgoing weights, so
+    that the model computes what init_from does; for a multiple of the width. same: all sizes are the same."""
+    branch_from: str = option("", hosts_differ=True, before="")  # not free, because a resumed run ignores it
+    """Step of another run to continue from, as RUN:STEP: its work directory, local or gs://, and one of its
+    checkpoints. Parameters, moments, moving average and the place in the data are taken over, and the steps count on.
+    Schedule, rates, steps and later phases may differ from that run, whatever it has learned from may not. A run whose
+    work directory has a checkpoint resumes from that and ignores this option. By default a run begins at step 0."""
     seed: int = 0
     """Seed of the initial parameters, the order of the examples, the pairs, the masks and dropout."""
     log_every_steps: int = option(10, resume="free")

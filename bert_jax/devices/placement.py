@@ -20,6 +20,8 @@ class StoredArray:
     read: Callable[[tuple[slice, ...]], np.ndarray]
     """Returns the values of the part that an index names (a slice for each axis), in our layout; (slice(None),) * ndim
     is everything. Nobody changes them afterwards, because a device may take over their memory."""
+    remark: str = ""
+    """How it was made of the entries of another array, for people; empty if it is as it was stored."""
 
 
 def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike = np.float32) -> np.ndarray:

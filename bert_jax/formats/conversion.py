@@ -76,7 +76,8 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike[str], by:
 
     There is no optimizer state and no data position: it is for loading, fine-tuning and --init_from, not for resuming.
 
-    `by`: writer that run.json names: "convert" or "model.save", before which parameters may have been changed.
+    `by`: writer that run.json names: "convert", "average", or "model.save", before which parameters may have been
+    changed.
     """
 
     directory, params = epath.Path(destination), place(stored)
@@ -120,6 +121,7 @@ def _origin(stored: StoredModel, by: str) -> dict[str, Any]:
     source = {"kind": stored.kind, "path": stored.path, "step": stored.history.get("step"), "written_by": by}
     source |= {"architecture": stored.architecture} if stored.architecture else {}
     source |= {"carried": stored.carried} if stored.carried else {}
+    source |= {"made_of": stored.history["made_of"]} if "made_of" in stored.history else {}
     return {**known, "source": source | ({"source": run["source"]} if run.get("source") else {})}
 
 

@@ -75,7 +75,8 @@ def _summary(stored: StoredModel, kind: ModelType) -> str:
         "bert_jax": f"trained with bert_jax to step {stored.history.get('step') or 0:,}",
     }.get(source, "of unknown origin")
     parameters = sum(math.prod(array.shape) for array in stored.arrays.values())
-    since = " and saved by model.save, before which its parameters may have been changed" if changed else ""
+    since = f", as the {stored.averaged}" if stored.averaged else ""
+    since += " and saved by model.save, before which its parameters may have been changed" if changed else ""
     return (
         f"An encoder of type {kind.family} with {having or 'no head'}, {origin}{since}; {parameters:,} parameters in "
         "float32."

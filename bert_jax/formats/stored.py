@@ -302,6 +302,14 @@ class StoredModel:
         found = self._of_origin("carried")
         return found if isinstance(found, dict) else {}
 
+    @property
+    def averaged(self) -> str:
+        """What the parameters are an average of, such as "mean of 3 models"; "" if of nothing."""
+        found = self.history.get("made_of") or self._of_origin("made_of")
+        if not isinstance(found, dict) or not isinstance(found.get("models"), list):
+            return ""
+        return f"{(found.get('method') or {}).get('method')} of {len(found['models'])} models"
+
     def _of_origin(self, key: str) -> Any:
         """Return what the nearest of the model's sources says of itself; None if none does."""
         source = self.history.get("source") or (self.history.get("run") or {}).get("source")

@@ -23,6 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel, check_fit, left_out, with_generator
 from bert_jax.models.bert_parameters import STATE_PROJECTION
 from bert_jax.parameters import Parameter, ParameterTable, entries, row_tables
+from bert_jax.pretrained.growth import Depth, Width, grown
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 
@@ -89,7 +90,8 @@ def _chosen(array: StoredArray, layers: tuple[int, ...]) -> StoredArray:
     def read(index: tuple[slice, ...]) -> np.ndarray:
         return np.concatenate([array.read((slice(layer, layer + 1), *index[1:])) for layer in layers[index[0]]])
 
-    return StoredArray((len(layers), *array.shape[1:]), array.dtype, read)
+    remark = f"layers {','.join(map(str, layers))} of {array.shape[0]}"
+    return StoredArray((len(layers), *array.shape[1:]), array.dtype, read, remark)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +221,7 @@ class Report:
     loaded: dict[str, int]
     """Path → size of what was loaded as stored."""
     resized: dict[str, tuple[int, str]]
-    """Path → size and how the table was made."""
+    """Path → size and how the array was made of the stored one."""
     fresh: dict[str, int]
     """Path → size of what the stored model lacks."""
     left_out: list[str]
@@ -253,7 +255,7 @@ def check_architecture(
       changes: options that may differ (init_from_changes).
     """
     longer = config.max_position_embeddings > stored.model.max_position_embeddings
-    ours, theirs = _function_options(config), _function_options(stored.model)
+    ours, theirs = function_options(config), function_options(stored.model)
     differing = [
         option
         for option in {**theirs, **ours}
@@ -270,16 +272,22 @@ def check_architecture(
         random = "" if option == "init_from" else "; or, to start from random parameters, --init_from_layers="
         if not random and set(differing) <= set(RETRAINED):
             random = f"; or, to train it on as another function, --init_from_changes={','.join((*changes, *differing))}"
+        elif not random and GROWING.issuperset(differing):
+            random = "; or, to grow it, --init_from_depth or --init_from_width (docs/continue.md)"
         raise UserError(
             f"{option}={stored.path} is a different model from this configuration ({shown}). "
             f"To {'continue' if option == 'init_from' else 'start'} from it, add: {options}{random}"
         )
 
 
+GROWING = frozenset(
+    ("num_layers", "hidden_size", "num_heads", "key_value_heads", "intermediate_size", "embedding_size")
+)
+"""Options that differ between a model and one that has grown from it."""
 _ABSENT = "absent"  # an option that a model of this kind does not have
 
 
-def _function_options(config: EncoderConfig) -> dict[str, Any]:
+def function_options(config: EncoderConfig) -> dict[str, Any]:
     """Return the values of the options that determine what given parameters compute, by their names below model."""
     values = to_dict(config)
     if isinstance(config, AttentionConfig):
@@ -333,10 +341,10 @@ def initialize(
         if array is None:
             report.fresh[name] = size
             return leaf
-        if rows is None or not rows.remark:
-            report.loaded[name] = size
+        if remark := "; ".join(filter(None, [array.remark, "" if rows is None else rows.remark])):
+            report.resized[name] = size, remark
         else:
-            report.resized[name] = size, rows.remark
+            report.loaded[name] = size
         return placed(leaf.shape, leaf.sharding, array.read if rows is None else _resizer(array, rows, leaf))
 
     return jax.tree.map(one, entries(parameters, fresh), fresh), report
@@ -371,10 +379,12 @@ def open_source(
     objective: ObjectiveConfig,
     resumed: bool,
     changes: Collection[str] = (),
+    depth: Depth = "same",
+    width: Width = "same",
 ) -> StoredModel | None:
     """Return the model that init_from names; None without init_from, and for a resumed run, which ignores it.
 
-    With `layers` it has these layers alone, and can be the teacher.
+    With `layers` it has these layers alone, and can be the teacher; with `depth` or `width` it has grown.
 
     Args:
       path: init_from.
@@ -383,6 +393,8 @@ def open_source(
       objective: for which that is trained.
       resumed: whether the run resumes.
       changes: init_from_changes.
+      depth: init_from_depth.
+      width: init_from_width.
 
     Raises:
       UserError: there is no such model, or it has another architecture.
@@ -398,6 +410,7 @@ def open_source(
     check_fit(source)
     source = source.without(STATE_PROJECTION)  # to a teacher that need not be that of this run
     source = with_layers(source, layers, model) if layers else source
+    source = grown(source, model, depth, width)
     check_architecture(source, model, option, changes)
     if isinstance(objective, ReplacedTokens):
         return with_generator(source, model, objective.generator)

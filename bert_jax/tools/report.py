@@ -273,6 +273,8 @@ def summary(runs: dict[str, RunHistory], now: float) -> Table:
         spent = f"{facts['goodput']['share']:.1%}" if "goodput" in facts else ""
         rate = facts.get("rates", {}).get("tokens_per_second")
         speed = f"{rate:,.0f}" if isinstance(rate, float) else ""
+        parent = facts.get("branched_from")
+        done += f", branch of {parent['path']} from step {parent['step']:,}" if parent else ""
         rows.append([name, os.fspath(run.path), done, state, speed, spent, "; ".join(facts["alarms"])])
     head = ["run", "work directory", "step", "state", "tokens/s", "goodput", "alarms"]
     return Table("Runs", head, rows)

@@ -125,6 +125,14 @@ class RunHistory:
             return None
 
     @property
+    def parent(self) -> dict[str, Any] | None:
+        """Work directory and step that the run has branched off from; None if it began at step 0."""
+        found = self.run.get("branched_from")
+        if not isinstance(found, dict) or not isinstance(found.get("step"), int):
+            return None
+        return {"path": str(found.get("path")), "step": found["step"]}
+
+    @property
     def starts(self) -> list[dict[str, Any]]:
         """Starts that run.json lists, oldest first."""
         starts = self.run.get("starts")
@@ -331,7 +339,8 @@ def _recent(run: RunHistory, step: int) -> list[str]:
 def _overdue(run: RunHistory, saved: Saved | None, step: int) -> list[str]:
     if run.config is None or not run.rows:
         return []
-    every, newest = run.config.checkpoint.every_steps, saved.step if saved else 0
+    begin = 0 if run.parent is None else run.parent["step"]
+    every, newest = run.config.checkpoint.every_steps, saved.step if saved else begin
     if step - newest <= OVERDUE_INTERVALS * every:
         return []
     last = f"the newest good checkpoint is of step {saved.step:,}" if saved else "there is no good checkpoint"
@@ -393,6 +402,8 @@ def status(run: RunHistory, now: float) -> dict[str, Any]:
         names = ("time", "host", "hosts", "devices", "device_kind")
         facts["starts"] = len(run.starts)
         facts["last_start"] = {name: run.starts[-1][name] for name in names if name in run.starts[-1]}
+    if run.parent is not None:
+        facts["branched_from"] = run.parent
     if (spent := goodput(run.rows)) is not None and spent.total:
         facts["goodput"] = {"share": spent.share, "restarts": spent.restarts, "seconds": spent.seconds}
     facts["alarms"] = alarms(run, saved, owner, facts.get("step", 0), now)
@@ -482,6 +493,8 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         notes = "".join(f", {note}" for note in phase["notes"])
         steps = f"steps {phase['begin'] + 1:,} to {phase['end']:,}"
         lines.append(("phase", f"{phase['number']} (of {phase['of']}): {steps}, length {phase['length']}{notes}"))
+    if parent := facts.get("branched_from"):
+        lines.append(("branch of", f"{parent['path']} from step {parent['step']:,}"))
     if isinstance(left := facts.get("seconds_left"), float) and facts["process"] and not facts.get("finished"):
         of_run = " in this run" if "runs" in facts else ""
         lines.append(("time left", duration(max(0.0, left - facts.get("seconds_since_last_row", 0.0))) + of_run))

@@ -171,8 +171,7 @@ def _arm(
             check_finetune(dataclasses.replace(task, init_from="the pre-training", workdir="its own"))
     except UserError as error:
         raise UserError(f"arm {arm.name}: {error}") from None
-    if config.workdir or config.init_from:
-        name = "workdir" if config.workdir else "init_from"
+    if name := next((each for each in ("workdir", "init_from", "branch_from") if getattr(config, each)), ""):
         raise UserError(
             f"arm {arm.name}: {name}={getattr(config, name)}: every run of a study starts in a work directory of its "
             "own"

@@ -205,7 +205,7 @@ HOW = {  # what a resumed run may change; a name that ends in a dot includes all
 WHERE = {  # what may differ between hosts
     Config: (
         *("data.path", "data.mixture", "data.eval_path", "data.loader", "data.prefetch", "data.cache"),
-        *("objective.distillation.teacher", "checkpoint.local_path", "init_from"),
+        *("objective.distillation.teacher", "checkpoint.local_path", "init_from", "branch_from"),
     ),
     FinetuneConfig: (
         *("init_from", "data.dir", "data.train", "data.dev", "data.test", "data.tfds", "data.tfds_dir", "data.hub"),
@@ -217,6 +217,8 @@ OTHERS = {  # the other rules
     "phases.0.steps": "last",
     "phases.0.batch_size": "elastic",
     "phases.0.learning_rate": "elastic",
+    **dict.fromkeys(("phases.0.schedule", "phases.0.warmup_steps"), "branch"),
+    **{f"schedule.{name}": "branch" for name in ("name", "power", "final_fraction", "cooldown_steps", "cooldown")},
 }
 
 

@@ -67,6 +67,7 @@ class Job:
             *(("data.path" if path == self.config.data.path else "data.mixture", path) for path in paths),
             ("data.eval_path", self.config.data.eval_path),
             ("init_from", self.config.init_from),
+            ("branch_from", self.config.branch_from),
             ("objective.distillation.teacher", "" if taught is None else taught.teacher),
         ):
             if path and not path.startswith(("gs://", "hf://", "/")):
