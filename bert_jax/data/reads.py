@@ -174,7 +174,9 @@ def documents_with(store: Store, phrase: str) -> list[int]:
     tokenizer = store.tokenizer()
     wanted, continues = np.array(tokenizer.encode_words([phrase])[0], np.int64), tokenizer.continues_word()
     if not wanted.size:
-        raise UserError(f"document={phrase!r} has no word to look for; give the number of a document, or words of it")
+        raise UserError(
+            f"words={phrase!r} has no word to look for; give words of the document, or its number with --document"
+        )
     found: dict[int, None] = {}
     with progress_bar("looking for the words", store.num_tokens) as advance_to:
         for begin in range(0, store.num_tokens, _TOKENS_AT_ONCE):
@@ -187,7 +189,7 @@ def documents_with(store: Store, phrase: str) -> list[int]:
                 break
             advance_to(end)
     if not found:
-        raise UserError(f"document={phrase!r}: no document of {store.path} has these words one after the other")
+        raise UserError(f"words={phrase!r}: no document of {store.path} has these words one after the other")
     return list(found)[:MOST_FOUND]
 
 

@@ -22,11 +22,15 @@ from bert_jax.config import Config, Phase, resolve_stages
 from bert_jax.config.checks import training_paths
 from bert_jax.config.options import from_record, options_recorded
 from bert_jax.data.manifest import read_manifest
+from bert_jax.data.mixtures import Corpus
+from bert_jax.data.reads import reads_of
+from bert_jax.data.store import Store
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
+from bert_jax.randomness import held_out_documents
 from bert_jax.training.events import EVENTS_FILE, read_events
 from bert_jax.training.metrics import read_rows
-from bert_jax.training_data import read_config
+from bert_jax.training_data import open_corpus, read_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,14 +191,15 @@ def _skipped(place: epath.Path, known: tuple[Span, ...]) -> tuple[Span, ...]:
 
 
 def at_places(course: Course, config: Config, places: Sequence[str]) -> Config:
-    """Return `config` with stores that have been moved, or copied, to `places`, and in the directory of the run.
+    """Return `config` with the stores where they are now, and in the directory of the run.
 
-    Which of its stores each of them is, their fingerprints tell.
+    That is where the last start had them, or `places`, to which they have been moved or copied since. Which of the
+    stores each of these is, their fingerprints tell.
 
     Raises:
       UserError: a place has no store, or not one of the run.
     """
-    paths, moved = training_paths(config), {}
+    paths, moved, data = training_paths(course.config), {}, course.config.data
     known = course.run.get("store_fingerprints") or [course.run.get("store_fingerprint")]
     for place in places:
         fingerprint = read_manifest(epath.Path(place).expanduser()).fingerprint
@@ -210,13 +215,16 @@ def at_places(course: Course, config: Config, places: Sequence[str]) -> Config:
             raise UserError(
                 f"the token store {there} of {course.path} is not there; give its new place with --stores=STORE"
             )
-    phases = tuple(dataclasses.replace(phase, mixture=_renamed(phase.mixture, moved)) for phase in config.phases)
+    mixtures = [_renamed(phase.mixture, moved) for phase in course.config.phases]
+    phases = tuple(
+        dataclasses.replace(phase, mixture=text) for phase, text in zip(config.phases, mixtures, strict=True)
+    )
     data = dataclasses.replace(
-        config.data,
-        path=moved.get(config.data.path, config.data.path),
-        mixture=_renamed(config.data.mixture, moved),
+        data,
+        path=moved.get(data.path, data.path),
+        mixture=_renamed(data.mixture, moved),
         # Training reads the same examples if nothing is to be evaluated.
-        held_out=0.0 if config.data.eval_path else config.data.held_out,
+        held_out=0.0 if data.eval_path else data.held_out,
         eval_path="",
         loader="plain",
     )
@@ -227,3 +235,61 @@ def _renamed(mixture: str, moved: dict[str, str]) -> str:
     """Return a mixture with stores at their new places."""
     items = [item.strip().rpartition("=") if "=" in item else (item.strip(), "", "") for item in mixture.split(",")]
     return ",".join(f"{moved.get(path, path)}{equals}{amount}" for path, equals, amount in items)
+
+
+@dataclasses.dataclass(frozen=True)
+class DocumentSteps:
+    """The steps of a run that read, or will read, a document."""
+
+    document: int
+    """Its number in the store."""
+    held_out: bool
+    """Whether training never reads it, because the run is evaluated on it."""
+    steps: tuple[dict[str, int], ...]
+    """For each row in which it is read, in the order of the steps: step (from 1), row (of the batch, from 0), phase,
+    epoch (of the store, from 0), first_place and last_place (in the row), first_token and last_token (in the document),
+    tokens (of the document in the row). Places are those before spelling errors."""
+
+
+def trace(
+    course: Course, store: Store, place: str, documents: Sequence[int], stores: Sequence[str]
+) -> tuple[DocumentSteps, ...]:
+    """Return the steps of each of `documents`, numbers in `store`, which is at `place`.
+
+    Args:
+      course: of the run.
+      store: one that it was trained on, or a copy.
+      place: of the store.
+      documents: their numbers.
+      stores: places of the other stores of a mixture that have been moved.
+
+    Raises:
+      UserError: the run did not read the store, or its other stores are not there.
+    """
+    corpus = open_corpus(at_places(course, course.config, (place, *stores)))
+    return tuple(_traced(course, corpus, store, document) for document in documents)
+
+
+def _traced(course: Course, corpus: Corpus, store: Store, document: int) -> DocumentSteps:
+    held_out = any(each.store.fingerprint == store.fingerprint for each in corpus.held_out) and bool(
+        held_out_documents(store.num_documents, course.config.data.held_out)[document]
+    )
+    found = []
+    for stretch in course.stretches:
+        examples = corpus.training[stretch.stage.index]
+        reads = reads_of(examples, store, document, stretch.seen, stretch.seen_after)
+        steps, rows = stretch.steps_and_rows(reads.positions)
+        columns = {
+            "step": steps,
+            "row": rows,
+            "phase": np.full(len(reads), stretch.stage.index),
+            "epoch": reads.epochs,
+            "first_place": reads.first_places,
+            "last_place": reads.last_places,
+            "first_token": reads.first_tokens,
+            "last_token": reads.last_tokens,
+            "tokens": reads.num_tokens,
+        }
+        lists = [column.tolist() for column in columns.values()]
+        found += [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
+    return DocumentSteps(document, held_out, tuple(found))

@@ -22,6 +22,7 @@ from bert_jax.checkpoints.record import Damaged
 from bert_jax.config import Config, MeshConfig
 from bert_jax.config.objective import MaskedWords
 from bert_jax.config.pretraining import ProfileConfig, SinksConfig
+from bert_jax.data.examples import Batch
 from bert_jax.data.pipeline import batches
 from bert_jax.data.reads import ReadDocuments, documents_at
 from bert_jax.devices import sharding
@@ -33,6 +34,7 @@ from bert_jax.errors import UserError
 from bert_jax.pretrained.initialization import open_source
 from bert_jax.pretrained.teacher import teacher_is_there
 from bert_jax.pretraining import MakeObjective, Problem, begun, default_objective, described, first_state
+from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.tools.course import Course, Stretch, at_places, read_course
 from bert_jax.training.events import EVENTS_FILE, read_events
 from bert_jax.training.learner import phase_advice
@@ -41,6 +43,7 @@ from bert_jax.training.optimizers import Schedule
 from bert_jax.training.run import PhaseSteps
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import COUNTS
+from bert_jax.training_data import open_corpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +149,22 @@ def replay(
     return Replay(os.fspath(workdir), taken.begin, tuple(replayed), tuple(dict.fromkeys((*forced, *_changed(starts)))))
 
 
+def batches_of_steps(
+    workdir: str | os.PathLike[str], steps: Sequence[int], stores: Sequence[str] = ()
+) -> Iterator[tuple[Batch, Tokenizer]]:
+    """Yield the batch of each of these steps of a run, as it was read, and the tokenizer of its text.
+
+    Raises:
+      UserError: as `replay`.
+    """
+    course = read_course(workdir)
+    corpus = open_corpus(at_places(course, course.config, stores))
+    tokenizer = corpus.store.tokenizer()
+    for step in steps:
+        stretch = course.at(step)
+        yield corpus.training[stretch.stage.index].batch(stretch.positions(step)), tokenizer
+
+
 MOST_STEPS = 100_000
 """Steps that are compared at a time; what is kept of each takes memory."""
 
@@ -162,7 +181,8 @@ def wanted_steps(step: int | str, course: Course) -> tuple[int, int]:
     first, last = int(match[1]), int(match[2] or match[1])
     if last > course.last:
         raise UserError(f"step={step}: {course.path} has taken {course.last:,} steps so far")
-    course.at(first), course.at(last)
+    for number in (first, last):
+        course.at(number)
     return first, last
 
 
@@ -279,7 +299,7 @@ def _as_options(mesh: Mesh) -> MeshConfig:
 
 def _with_teacher(course: Course, config: Config, place: str) -> Config:
     """Return the options with the teacher at its new place, if it has one."""
-    objective, taught = config.objective, config.objective.taught
+    objective, taught = config.objective, course.config.objective.taught  # where the last start had it
     if taught is None or not isinstance(objective, MaskedWords):
         if place:
             raise UserError(f"teacher={place}, but {course.path} learned from no teacher; leave it out")
