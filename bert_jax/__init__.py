@@ -113,6 +113,7 @@ if TYPE_CHECKING:
     from bert_jax.pretraining import pretrain
     from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
     from bert_jax.tools.export.directory import convert, export_model
+    from bert_jax.tools.replay import replay
     from bert_jax.tools.search.index import Hit, SearchIndex
     from bert_jax.tools.search.index import run_index as index
     from bert_jax.tools.search.search import SearchResults
@@ -244,6 +245,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "prepare": "data.preparation.prepare:run_prepare",
     "pretrain": "pretraining",
     "quantize_embeddings": "pretrained.precision",
+    "replay": "tools.replay",
     "search": "tools.search.search:run_search",
     "serve": "tools.serving.notebook",
     "task_defaults": "config.finetuning",
@@ -372,6 +374,7 @@ __all__ = [
     "prepare",
     "pretrain",
     "quantize_embeddings",
+    "replay",
     "search",
     "serve",
     "task_defaults",

@@ -267,9 +267,9 @@ def _train_phase(task: "PhaseTask", opened: Opened, state: TrainState) -> tuple[
       Where to continue, if there is anything left to do: in this phase after a rollback, otherwise in the next one.
     """
     phase, learner = task.phase, task.learner
-    if task.begin == phase.begin and phase.resets_moments:
+    if task.begin == phase.begin:
         with memory_advice(*task.shortage()):
-            state = reset_moments(state, learner.optimizer)
+            state = begun(learner, phase, state)
     state, step, trouble = train(task, opened, state)
     if trouble is not None:
         rollbacks = task.config.faults.rollbacks
@@ -281,6 +281,11 @@ def _train_phase(task: "PhaseTask", opened: Opened, state: TrainState) -> tuple[
         task.draw()
     # A signal that arrives after the last check is left to the next phase, on every host; every step has been saved.
     return state, task.position(step), Result(step, task.evaluated, opened.signals.exit_code)
+
+
+def begun(learner: Learner, phase: Phase, state: TrainState) -> TrainState:
+    """Return what a phase begins with, of the state that the step before it has left."""
+    return reset_moments(state, learner.optimizer) if phase.resets_moments else state
 
 
 COMPILES = "compiling the step, which this machine does once for each size; the first step follows"
@@ -567,17 +572,21 @@ def _opened(
     opened = filter(None, (config.data.path or config.data.mixture, config.init_from))
     mesh = sharding.make_mesh(config.mesh, devices)  # which refuses a platform that JAX does not find
     with busy(f"opening {' and '.join(opened) or 'what is to be trained'}"):
-        return _described(config, mesh, make_objective, optimizer, schedule)
+        return described(config, mesh, make_objective, optimizer, schedule)
 
 
-def _described(
+def described(
     config: Config,
     mesh: jax.sharding.Mesh,
-    make_objective: MakeObjective,
-    optimizer: optax.GradientTransformation | None,
-    schedule: Schedule | None,
+    make_objective: MakeObjective = default_objective,
+    optimizer: optax.GradientTransformation | None = None,
+    schedule: Schedule | None = None,
 ) -> Problem:
-    """Return what the options describe on the devices of `mesh`."""
+    """Return what the options describe on the devices of `mesh`; nothing is compiled or written.
+
+    Raises:
+      UserError: as `pretrain`.
+    """
     check(config)
     sharding.check_batch(resolve_stages(config), config.phases, mesh)
     check_attention(config.compute, mesh.devices.flat[0].platform)
@@ -699,7 +708,7 @@ def check_arrays(config: Config, objectives: Sequence[Objective]) -> None:
 def _start(
     problem: Problem, checkpoints: Checkpoints, workdir: WorkDirectory, signals: StopSignals
 ) -> tuple[TrainState, Position, Report | None, bool]:
-    """Return what `_first_state` does, and whether a checkpoint gave it.
+    """Return what `first_state` does, and whether a checkpoint gave it.
 
     The run starts from: 1. the newest good checkpoint of this work directory or of the hosts' local disks; 2. the step
     of another run that branch_from names; 3. the parameters of init_from, at step 0; 4. fresh parameters, at step 0.
@@ -714,13 +723,18 @@ def _start(
         if (branch := problem.branch) is not None:
             say(f"branching off from step {branch.step:,} of {branch.path}")
             return branch.restore(learner.abstract).state, branch.position, None, False
-        return *_first_state(problem, signals), False
+        return *first_state(problem, signals.wait), False
 
 
-def _first_state(problem: Problem, signals: StopSignals) -> tuple[TrainState, Position, Report | None]:
-    """Return state and position at step 0 and, if a stored model gives the parameters, a report on each of them."""
+def first_state(
+    problem: Problem, wait: Callable[[Callable[[], TrainState]], TrainState]
+) -> tuple[TrainState, Position, Report | None]:
+    """Return state and position at step 0 and, if a stored model gives the parameters, a report on each of them.
+
+    `wait` returns what the function that it is given makes.
+    """
     learner, source, tokenizer = problem.learner, problem.source, problem.corpus.store.tokenizer()
-    state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, learner.seed))
+    state = wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, learner.seed))
     if source is None:
         return state, Position(), None
     params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)

@@ -148,9 +148,11 @@ def permute(
     return _walk(indices, size, key, stream, range(_ROUNDS), inverse=False)
 
 
-def invert(images: ArrayLike, size: int, key: int | np.integer | np.ndarray) -> np.ndarray:
-    """Return the indices whose images under `permute`, with the stream that is its default, are `images`."""
-    return _walk(images, size, key, Stream.ORDER, range(_ROUNDS)[::-1], inverse=True)
+def invert(
+    images: ArrayLike, size: int, key: int | np.integer | np.ndarray, stream: Stream = Stream.ORDER
+) -> np.ndarray:
+    """Return the indices whose images under `permute` are `images`."""
+    return _walk(images, size, key, stream, range(_ROUNDS)[::-1], inverse=True)
 
 
 def _walk(

@@ -18,7 +18,7 @@ COMMANDS = {
         *(commands.demo, commands.train_vocab, commands.extend_vocab, commands.prepare, commands.inspect),
         *(commands.describe, commands.count, commands.info, commands.plan, commands.bench, commands.analyze),
         *(commands.config, commands.pretrain, commands.study, commands.launch, commands.status, commands.report),
-        *(commands.doctor, commands.evaluate, commands.fill_mask, commands.score, commands.finetune),
+        *(commands.doctor, commands.replay, commands.evaluate, commands.fill_mask, commands.score, commands.finetune),
         *(commands.predict, commands.results, commands.index, commands.search, commands.mine),
         *(commands.serve, commands.average, commands.convert),
     )
@@ -26,7 +26,7 @@ COMMANDS = {
 """All commands by name, in the order of `bert-jax help`."""
 
 COMPUTING = (
-    *("demo", "pretrain", "study", "evaluate", "fill-mask", "score", "analyze", "finetune"),
+    *("demo", "pretrain", "study", "replay", "evaluate", "fill-mask", "score", "analyze", "finetune"),
     *("predict", "index", "search", "mine", "serve"),
 )
 """The commands that run a model in their own process."""

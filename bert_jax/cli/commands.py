@@ -215,14 +215,16 @@ def describe(arguments: list[str]) -> None:
 
 
 def inspect(arguments: list[str]) -> None:
-    """inspect STORE
+    """inspect STORE [--document=N | --words=WORDS] [--run=WORKDIR]
 
-    Show, in colour, how documents become sentences, pieces, pairs and masks.
+    Show, in colour, how documents become sentences, pieces, pairs and masks; or when a run has read them.
 
-    STORE is a token store that `bert-jax prepare` wrote, local or gs://.
+    STORE is a token store that `bert-jax prepare` wrote, local or gs://. With --run=WORKDIR every step at which a run
+    of `bert-jax pretrain` read a document is listed.
     """
     store, options = positional(arguments, usage(inspect), "STORE")
     config = parse(commands.InspectConfig(), options, *described(inspect))
+    _need(stores=[store], runs=[config.run] if config.run else [])
     from bert_jax.cli.inspect import run_inspect
 
     run_inspect(store, config)
@@ -367,6 +369,23 @@ def doctor(arguments: list[str]) -> int:
     from bert_jax.tools.doctor import run_doctor
 
     return run_doctor(path, config)
+
+
+def replay(arguments: list[str]) -> int:
+    """replay WORKDIR --step=N [--show=ROWS] [--output=FILE.json]
+
+    Take steps of a run again from its checkpoints, and compare loss, gradient norm and all else with what was logged.
+    The exit status is 1 if a figure differs though devices and versions are those of the run.
+
+    WORKDIR is the work directory of a run of `bert-jax pretrain`, local or gs://; nothing in it is changed. The batch
+    is made again from the token store, the step's own, and --show=4 shows its first four rows.
+    """
+    workdir, options = positional(arguments, usage(replay), "WORKDIR")
+    config = parse(commands.ReplayConfig, options, *described(replay))
+    _need(runs=[workdir], stores=config.stores)
+    from bert_jax.cli.replay import run_replay
+
+    return run_replay(workdir, config)
 
 
 def evaluate(arguments: list[str]) -> None:

@@ -1,5 +1,7 @@
-"""`bert-jax inspect`: how documents become sentences, pieces, chunks, pairs and masks, in colour."""
+"""`bert-jax inspect`: how documents become sentences, pieces, chunks, pairs and masks; and when a run read them."""
 
+import dataclasses
+import json
 from typing import Any
 
 import numpy as np
@@ -13,24 +15,48 @@ from bert_jax.config.commands import InspectConfig
 from bert_jax.data.examples import Batch
 from bert_jax.data.masking import replacement
 from bert_jax.data.mixtures import epoch_report
+from bert_jax.data.reads import MOST_FOUND, documents_with
 from bert_jax.data.store import Rows, Store, open_store
 from bert_jax.errors import UserError
+from bert_jax.files import write_atomically
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training_data import Examples
 
 _SEGMENT_STYLES = ("cyan", "green")
 _PICTURE = 64  # columns of a full row
 _MASKED, _RANDOM, _KEPT = "bold white on red", "bold black on yellow", "bold underline"
+LEGEND = (
+    rf"[{_SEGMENT_STYLES[0]}]first segment[/] · [{_SEGMENT_STYLES[1]}]second segment[/] · predicted: "
+    rf"[{_MASKED}]\[MASK][/] [{_RANDOM}]random word[/] [{_KEPT}]kept[/] (the original follows in parentheses)"
+)
 _STYLES = {"mask": _MASKED, "random": _RANDOM, "kept": _KEPT}
 
 
 def run_inspect(path: str, config: InspectConfig, console: Console | None = None) -> None:
-    """Print the store at `path` as a training run without held-out documents would see it.
+    """Print the store at `path` as a training run without held-out documents would see it, or a run has.
 
     Raises:
-      UserError: there is no such store or document, or an option is out of range.
+      UserError: there is no such store, document or run, or an option is out of range.
     """
-    console = console or Console(highlight=False)
+    console, store = console or Console(highlight=False), open_store(path, config.cache)
+    for name in ("document", "epoch", "sentences", "examples"):
+        if getattr(config, name) < 0:
+            raise UserError(f"{name}={getattr(config, name)} must not be negative")
+    if config.document >= store.num_documents:
+        raise UserError(f"document={config.document}, but {path} has {store.num_documents} documents, numbered from 0")
+    documents = documents_with(store, config.words) if config.words else [config.document]
+    console.print(Text(f"Token store {path}", "bold"), _totals(store, store.tokenizer()), sep="\n")
+    if config.words:
+        more = ", and perhaps more" if len(documents) == MOST_FOUND else ""
+        console.print(f"\n{config.words!r} is in the documents {', '.join(map(str, documents))}{more}", markup=False)
+    if config.run:
+        _print_steps(console, store, path, documents, config)
+    else:
+        _print_as_examples(console, store, dataclasses.replace(config, document=documents[0]))
+
+
+def _print_as_examples(console: Console, store: Store, config: InspectConfig) -> None:
+    """Print the document and the examples that a run with these options makes of it."""
     run = check(
         Config(
             model=ModelConfig(max_position_embeddings=max(512, config.sequence_length)),
@@ -44,17 +70,61 @@ def run_inspect(path: str, config: InspectConfig, console: Console | None = None
             phases=(PhaseConfig(sequence_length=config.sequence_length),),
         )
     )
-    store = open_store(path, config.cache)
-    for name in ("document", "epoch", "sentences", "examples"):
-        if getattr(config, name) < 0:
-            raise UserError(f"{name}={getattr(config, name)} must not be negative")
-    if config.document >= store.num_documents:
-        raise UserError(f"document={config.document}, but {path} has {store.num_documents} documents, numbered from 0")
     tokenizer, examples = store.tokenizer(), Examples(store, run, split="all")
-    console.print(Text(f"Token store {path}", "bold"), _totals(store, tokenizer), sep="\n")
     _print_document(console, store, tokenizer, config)
     _print_examples(console, examples, tokenizer, config)
     _print_report(console, examples, config)
+
+
+MOST_SHOWN = 40
+"""Rows that are printed for each document; the file of --output has all of them."""
+
+
+def _print_steps(console: Console, store: Store, path: str, documents: list[int], config: InspectConfig) -> None:
+    """Print the steps at which a run reads documents, and write them to the file that is wanted."""
+    from bert_jax.tools.course import read_course, trace  # which imports what computes
+
+    course = read_course(config.run)
+    found = trace(course, store, path, documents, config.stores)
+    for each in found:
+        _print_document(console, store, store.tokenizer(), dataclasses.replace(config, document=each.document))
+        if not each.steps:
+            reason = ": it is held out, the run is evaluated on it" if each.held_out else ""
+            console.print(f"\nNo step of {config.run} reads it{reason}", markup=False)
+            continue
+        done = sum(row["step"] <= course.last for row in each.steps)
+        console.print(
+            f"\nRead in {done:,} rows of the {course.last:,} steps that {config.run} has taken, and in "
+            f"{len(each.steps) - done:,} of those to come",
+            markup=False,
+        )
+        console.print(_steps_table(each.steps[:MOST_SHOWN], course.last))
+        if len(each.steps) > MOST_SHOWN:
+            console.print(f"… and {len(each.steps) - MOST_SHOWN:,} more rows; --output=FILE has all", style="dim")
+    ends = [0, *(stretch.end for stretch in course.stretches)]
+    for begin, stretch in zip(ends, course.stretches, strict=False):
+        if begin < stretch.begin:
+            console.print(f"Unknown: what the steps {begin + 1:,} to {stretch.begin:,} read, whose batch size is lost")
+    if config.output:
+        facts = {"run": config.run, "store": path, "last": course.last}
+        facts["documents"] = [dataclasses.asdict(each) for each in found]
+        try:
+            write_atomically(config.output, (json.dumps(facts, indent=1) + "\n").encode())
+        except OSError as error:
+            raise UserError(f"cannot write output={config.output}: {error.strerror or error}") from None
+
+
+def _steps_table(rows: Any, last: int) -> Table:
+    table = Table()
+    to_come = any(row["step"] > last for row in rows)
+    for name in ("phase", "epoch", "step", "row", "places", "tokens of the document", *(("",) if to_come else ())):
+        table.add_column(name, justify="right")
+    for row in rows:
+        places, tokens = (f"{row[f'first_{each}']}–{row[f'last_{each}']}" for each in ("place", "token"))
+        known = [f"{row[name]:,}" for name in ("phase", "epoch", "step", "row")]
+        when = ["to come" if row["step"] > last else ""] if to_come else []
+        table.add_row(*known, places, f"{tokens} ({row['tokens']})", *when)
+    return table
 
 
 def _totals(store: Store, tokenizer: Tokenizer) -> Table:
@@ -85,21 +155,13 @@ def _print_document(console: Console, store: Store, tokenizer: Tokenizer, config
 
 
 def _print_examples(console: Console, examples: Examples, tokenizer: Tokenizer, config: InspectConfig) -> None:
-    documents, source = examples.documents, examples.source
-    chunks = source.of_document(config.epoch, int(np.searchsorted(documents.numbers, config.document)))
-    indices = source.indices_of(config.epoch, chunks)
-    if examples.packing is not None:
-        indices = examples.packing.rows_of(config.epoch, indices)
+    indices = examples.with_document(config.epoch, config.document)
     numbers = ", ".join(map(str, indices[:8].tolist())) + (" …" if len(indices) > 8 else "")
     console.print(
         f"\nEpoch {config.epoch} has {len(indices):,} examples with its text: {numbers} "
         f"of {examples.num_examples(config.epoch):,}"
     )
-    first, second = _SEGMENT_STYLES
-    console.print(
-        rf"[{first}]first segment[/] · [{second}]second segment[/] · predicted: [{_MASKED}]\[MASK][/] "
-        f"[{_RANDOM}]random word[/] [{_KEPT}]kept[/] (the original follows in parentheses)"
-    )
+    console.print(LEGEND)
     shown = indices[: config.examples]
     if len(shown):
         epochs = np.full(len(shown), config.epoch)
@@ -108,7 +170,7 @@ def _print_examples(console: Console, examples: Examples, tokenizer: Tokenizer, 
             console.print(_heading(rows, row, int(index), examples))
             if rows.text_ids is not None:
                 console.print(_filling(rows, row))
-            console.print(_sequence(batch, row, tokenizer))
+            console.print(row_as_text(batch, row, tokenizer))
 
 
 def _heading(rows: Rows, row: int, index: int, examples: Examples) -> Text:
@@ -138,7 +200,8 @@ def _filling(rows: Rows, row: int) -> Text:
     return picture.append(f" {left} free" if left else "", "dim")
 
 
-def _sequence(batch: Batch, row: int, tokenizer: Tokenizer) -> Text:
+def row_as_text(batch: Batch, row: int, tokenizer: Tokenizer) -> Text:
+    """Return a row of a batch in colour, with the words that are predicted behind what stands in their place."""
     used = batch["masked_weights"][row] > 0
     originals = dict(
         zip(batch["masked_positions"][row, used].tolist(), batch["masked_ids"][row, used].tolist(), strict=True)

@@ -334,30 +334,61 @@ class InspectConfig:
 
     document: int = 0
     """Number of the document to follow, counted from 0."""
+    words: str = ""
+    """Words of the documents to follow, such as "the white whale", which stand one after the other in them; the first
+    20 documents are found. By default the document is that of --document."""
+    run: str = ""
+    """Work directory of a run of `bert-jax pretrain`, local or gs://, that was trained on STORE or a copy of it. Every
+    step at which it read the documents, or will read them, is listed, with the rows of the batch and the places in
+    them. By default a document is followed into examples made with the options below."""
+    stores: tuple[str, ...] = option((), of=("run",))
+    """New places of the other stores of a run with a mixture, separated by commas, if they have been moved."""
+    output: str = option("", of=("run",))
+    """JSON file to write all steps to. By default they are printed only, the first of each document."""
     sentences: int = 8
     """Number of sentences of the document to show."""
-    examples: int = 3
+    examples: int = option(3, of=("run", ""))
     """Number of examples made from the document to show."""
-    epoch: int = 0
+    epoch: int = option(0, of=("run", ""))
     """Epoch to take the examples from, counted from 0."""
-    sequence_length: int = 128
+    sequence_length: int = option(128, of=("run", ""))
     """Tokens per sequence, [CLS] and [SEP] included."""
-    sentence_pairs: SentencePairs = "nsp"
+    sentence_pairs: SentencePairs = option("nsp", of=("run", ""))
     """Pairs of segments: next-sentence prediction (nsp), sentence order (sop, as in ALBERT), without a label (adjacent,
     as in ELECTRA), or none."""
-    packing: PackingChoice = "auto"
+    packing: PackingChoice = option("auto", of=("run", ""))
     """Whether a row holds several texts. auto: from 256 tokens on, as in a training run."""
-    unit: MaskUnit = "token"
+    unit: MaskUnit = option("token", of=("run", ""))
     """Unit of masking: single tokens, whole words, spans of words (SpanBERT), or n-grams of words (ALBERT)."""
-    short_sequence_probability: float = 0.1
+    short_sequence_probability: float = option(0.1, of=("run", ""))
     """Share of the documents that an epoch cuts to a random shorter length."""
-    seed: int = 0
+    seed: int = option(0, of=("run", ""))
     """Seed of the order, the pairs and the masks, as in a training run with this --seed."""
-    report_sequences: int = 100_000
+    report_sequences: int = option(100_000, of=("run", ""))
     """Maximum number of sequences that the report on the epoch examines."""
     cache: str = ""
     """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
     ($XDG_CACHE_HOME, else ~/.cache)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplayConfig:
+    """Options of `bert-jax replay`."""
+
+    step: str
+    """Step to take again, counted from 1, or FROM:TO for all from one to another, such as 101:120."""
+    from_start: bool = False
+    """Whether steps before the oldest checkpoint are taken from the first parameters on. By default they are refused,
+    because that may take hours."""
+    show: int = 0
+    """Number of rows of each batch to show, with their documents and what was predicted in them."""
+    stores: tuple[str, ...] = ()
+    """New places of the token stores of the run, separated by commas, if they have been moved; their fingerprints tell
+    which is which."""
+    teacher: str = ""
+    """New place of the teacher of the run, if it has been moved."""
+    output: str = ""
+    """JSON file to write everything to, with the documents of each row. By default it is only printed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

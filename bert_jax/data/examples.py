@@ -36,7 +36,7 @@ from bert_jax.data.chunks import Chunks, DocumentChunks, Documents, FullSentence
 from bert_jax.data.packing import Packing, Texts, cut_segments, single_texts, text_rows, with_class_last
 from bert_jax.data.spelling_errors import SpellingErrors
 from bert_jax.data.store import SPECIAL, Rows, Store, padded_rows
-from bert_jax.randomness import Stream, bits, integers, permute, spread, uniform
+from bert_jax.randomness import Stream, bits, integers, invert, permute, spread, uniform
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 Batch = dict[str, np.ndarray]
@@ -174,7 +174,7 @@ class StoreExamples:
         if phase.packed:
             assert isinstance(self.source, DocumentChunks)
             self.packing = Packing(self.source, self._texts, self.text_length, phase.max_texts, self.seed)
-        self._class_last = tokenizer.class_last
+        self.class_last = tokenizer.class_last
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
         of_training = held_out if split == "train" else None
         self._masking = predicted_places(objective, masking, store, tokenizer, phase.max_predictions, of_training)
@@ -196,7 +196,7 @@ class StoreExamples:
         With a number `fresh`, 0 or more, they have masks that no epoch has, other ones for every number.
         """
         rows, classes = padded_rows(self.rows(epochs, indices), self.sequence_length), None
-        if self._class_last:
+        if self.class_last:
             rows, classes = with_class_last(rows)
         is_text = rows.token_index >= 0
         cls_id, sep_id, pad_id = self._special_ids
@@ -235,6 +235,43 @@ class StoreExamples:
                 here = epochs == epoch
                 indices[here] = self._visited(int(epoch), indices[here])
         return epochs, indices
+
+    def positions_of(self, epoch: int, indices: np.ndarray) -> np.ndarray:
+        """Return the positions (int64 [B]) of the examples `indices` (int64 [B]) of one epoch: undo `locate`."""
+        if self.text_epochs:
+            key = bits(self.seed, Stream.VISIT, epoch)
+            if self.packing is not None:
+                indices = self.packing.visits(self._text_epoch(epoch), indices, key)
+            else:
+                indices = invert(indices, self.num_examples(epoch), key)
+        cycles, within = divmod(epoch, self._period)
+        ends = self._ends_up_to(number=self._period if cycles else within)
+        return indices + ends[within] + (cycles * ends[self._period] if cycles else 0)
+
+    def with_document(self, epoch: int, number: int) -> np.ndarray:
+        """Return the indices (int64, ascending) of the examples of `epoch` with text of a document of the store.
+
+        There are none if the split does not have the document. No position is searched: chunks are found by their
+        document and indices by their chunks. Only where random second segments are borrowed, all numbers drawn for an
+        epoch are drawn once more; no text is read for that.
+        """
+        documents, epoch = self.documents, self._text_epoch(epoch)
+        document = int(np.searchsorted(documents.numbers, number))
+        if document == len(documents) or documents.numbers[document] != number:
+            return np.zeros(0, np.int64)
+        chunks = self.source.of_document(epoch, document)
+        indices = np.sort(self.source.indices_of(epoch, chunks))
+        if isinstance(self.source, FullSentences):
+            return indices
+        if self.sentence_pairs == "nsp":
+            partners = np.minimum(indices ^ 1, self.source.count(epoch) - 1)
+            borrowers = _drawing(self.source, self.seed, epoch, chunks)
+            indices = np.unique(np.concatenate([indices, partners, borrowers]))
+            segments = self._texts(epoch, indices).segments
+            begin = int(documents.token_starts[document])
+            held = (segments.begin < begin + documents.num_tokens[document]) & (segments.end > begin)
+            indices = indices[(held & (segments.length > 0)).any(1)]
+        return indices if self.packing is None else self.packing.rows_of(epoch, indices)
 
     def _visited(self, epoch: int, indices: np.ndarray) -> np.ndarray:
         key = bits(self.seed, Stream.VISIT, epoch)
@@ -285,10 +322,15 @@ class StoreExamples:
     def _period(self) -> int:
         return self.text_epochs or self.source.period
 
-    def _ends_up_to(self, position: int) -> list[int]:
-        """Return where epochs end, from 0 until past `position` or, if that comes first, over a whole period."""
+    def _ends_up_to(self, position: int = -1, number: int = 0) -> list[int]:
+        """Return where epochs end, from 0 until past `position` or, if that comes first, over a whole period.
+
+        The list goes on until it has the beginning of epoch `number`, which is at most the period.
+        """
         with self._lock:
-            while len(self._epoch_ends) <= self._period and self._epoch_ends[-1] <= position:
+            while len(self._epoch_ends) <= self._period and (
+                self._epoch_ends[-1] <= position or len(self._epoch_ends) <= number
+            ):
                 self._epoch_ends.append(self._epoch_ends[-1] + self.num_examples(len(self._epoch_ends) - 1))
             return list(self._epoch_ends)
 
@@ -437,8 +479,7 @@ def _boundary_near_half(
 
 def _random_next(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray, found: Chunks) -> Segments:
     """Return text from other documents: the sentences of a random chunk until the target length is reached."""
-    draws = bits(seed, Stream.RANDOM_NEXT, epoch, indices[:, None], np.arange(RANDOM_TRIES))
-    draws = integers(draws, chunks.count(epoch))
+    draws = _draws(chunks, seed, epoch, indices)
     other = chunks.document_of(epoch, draws) != found.document[:, None]
     chosen = np.where(other.any(1), other.argmax(1), RANDOM_TRIES - 1)
     source = chunks.find(epoch, draws[np.arange(len(draws)), chosen])
@@ -450,3 +491,22 @@ def _random_next(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndar
     enough = chunks.documents.first_sentence_from(source.begin + room, source.first_inner, last)
     first_end, last_begin, end = _starts_within(chunks, source, source.first_inner, enough - 1, enough)
     return Segments(source.begin, end, np.minimum(first_end, end), last_begin)
+
+
+def _draws(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
+    """Return the chunks [N, RANDOM_TRIES] that the examples `indices` [N] draw, if they have to borrow from one."""
+    draws = bits(seed, Stream.RANDOM_NEXT, epoch, indices[:, None], np.arange(RANDOM_TRIES))
+    return integers(draws, chunks.count(epoch))
+
+
+_DRAWN_AT_ONCE = 1 << 16  # examples
+
+
+def _drawing(chunks: DocumentChunks, seed: int, epoch: int, wanted: np.ndarray) -> np.ndarray:
+    """Return the indices of the examples that draw one of the consecutive chunks `wanted`, or would if they had to."""
+    found, count = [], chunks.count(epoch)
+    for begin in range(0, count, _DRAWN_AT_ONCE):
+        indices = np.arange(begin, min(begin + _DRAWN_AT_ONCE, count))
+        draws = _draws(chunks, seed, epoch, indices)
+        found.append(indices[((draws >= wanted[0]) & (draws <= wanted[-1])).any(1)])
+    return np.concatenate(found)

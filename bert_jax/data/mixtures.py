@@ -171,6 +171,28 @@ def assign(positions: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.nd
     return number, own
 
 
+def read_before(position: int, number: int, counts: np.ndarray) -> int:
+    """Return how many of the first `position` examples are of store `number`."""
+    (blocks, left), total = divmod(position, GRAINS), GRAINS
+    for count in counts[:number].tolist():
+        left -= (left * count + total // 2) // total
+        total -= count
+    count = int(counts[number])
+    return blocks * count + (left * count + total // 2) // total if count else 0
+
+
+def assigned(own: np.ndarray, number: int, counts: np.ndarray) -> np.ndarray:
+    """Return the positions (int64 [B]) at which store `number`'s own positions (int64 [B]) are: undo `assign`."""
+    totals = GRAINS - (np.cumsum(counts) - counts)
+    blocks, before = np.divmod(own, counts[number])
+    total = int(totals[number])
+    # The place among what the earlier stores have left, then among what all but the last of them have, and so on.
+    left = -(-((before + 1) * total - total // 2) // counts[number]) - 1
+    for count, total in zip(counts[:number][::-1].tolist(), totals[:number][::-1].tolist(), strict=True):
+        left = (left * total + total // 2) // (total - count)
+    return blocks * GRAINS + left
+
+
 def check_epoch(examples: StoreExamples | Mixture, batch_size: int) -> None:
     """Raise a UserError if a training epoch has fewer examples than a batch; evaluation may repeat some."""
     count = examples.num_examples(0)

@@ -25,7 +25,7 @@ import numpy as np
 
 from bert_jax.data.chunks import Chunks, DocumentChunks, Segments, trim, truncate
 from bert_jax.data.store import PADDING, SPECIAL, Rows
-from bert_jax.randomness import Stream, bits, permute
+from bert_jax.randomness import Stream, bits, invert, permute
 from bert_jax.tokenization.vocabulary import CLASS_SEGMENT
 
 
@@ -283,6 +283,16 @@ class Packing:
         for each in np.unique(number):
             here = number == each
             result[here] = each * rows + permute(row[here], rows, bits(key, Stream.PACKING, each), Stream.VISIT)
+        return result
+
+    def visits(self, epoch: int, indices: np.ndarray, key: np.ndarray) -> np.ndarray:
+        """Return what `visited` maps to `indices`."""
+        groups, rows = self.shape(epoch)
+        number, row = np.divmod(indices, rows)
+        result = invert(number, groups, key, Stream.VISIT) * rows
+        for each in np.unique(number):
+            here = number == each
+            result[here] += invert(row[here], rows, bits(key, Stream.PACKING, each), Stream.VISIT)
         return result
 
     def group(self, epoch: int, number: int) -> Group:

@@ -100,6 +100,7 @@ OPTIONS = {  # of every command
     "status": StatusConfig(),
     "report": ReportConfig(output=""),
     "doctor": DoctorConfig(),
+    "replay": commands.ReplayConfig(step=""),
     "describe": DescribeConfig(output=""),
     "count": commands.CountConfig(output=""),
     "evaluate": Config(),

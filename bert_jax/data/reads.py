@@ -1,0 +1,203 @@
+"""Where the text of a document is read: the order of examples, backwards.
+
+Nothing is searched and no step is simulated. The chunks of a document are known, a chunk's place in the random order of
+an epoch is found by the inverse of the permutation, and a mixture is divided by a line whose inverse has a closed form.
+So the work is that of the rows that hold the document, for each epoch, whichever step is asked for.
+
+Documents are also found by a phrase in their text, which reads the tokens of the store once.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data.examples import StoreExamples
+from bert_jax.data.mixtures import Mixture, assign, assigned, read_before
+from bert_jax.data.packing import with_class_last
+from bert_jax.data.store import Rows, Store
+from bert_jax.errors import UserError
+from bert_jax.progress import progress_bar
+
+_ROWS_AT_ONCE = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Reads:
+    """The rows in which a document is read, in the order of their positions; int64 [N] each."""
+
+    positions: np.ndarray
+    """Position of the row among the examples."""
+    epochs: np.ndarray
+    """Epoch of the store, from 0."""
+    first_places: np.ndarray
+    """Place in the row of the first token of the document; with spelling errors, where it is without them."""
+    last_places: np.ndarray
+    first_tokens: np.ndarray
+    """Lowest number of a token of the document that is in the row, counted from its first token."""
+    last_tokens: np.ndarray
+    num_tokens: np.ndarray
+    """Number of tokens of the document in the row."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, where: Any) -> "Reads":
+        return Reads(*(column[where] for column in self._columns))
+
+    @property
+    def _columns(self) -> tuple[np.ndarray, ...]:
+        return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    @staticmethod
+    def concatenate(parts: list["Reads"]) -> "Reads":
+        """Return the reads of all parts, in the order of their positions."""
+        empty = Reads(*(np.zeros(0, np.int64),) * len(dataclasses.fields(Reads)))
+        columns = zip(*(part._columns for part in (empty, *parts)), strict=True)
+        joined = Reads(*map(np.concatenate, columns))
+        return joined[np.argsort(joined.positions, kind="stable")]
+
+
+def reads_of(examples: StoreExamples | Mixture, store: Store, document: int, begin: int, end: int) -> Reads:
+    """Return where the examples at the positions [begin, end) hold text of a document of `store`.
+
+    Args:
+      examples: of a phase.
+      store: one of theirs, or a copy of one.
+      document: its number in the store.
+      begin: the first position.
+      end: the one behind the last.
+    """
+    if isinstance(examples, StoreExamples):
+        return _of_store(examples, document, begin, end)
+    parts = []
+    for number, each in enumerate(examples.sources.values()):
+        if each.store.fingerprint != store.fingerprint:
+            continue
+        found = _of_store(each, document, *(read_before(place, number, examples.grains) for place in (begin, end)))
+        parts.append(dataclasses.replace(found, positions=assigned(found.positions, number, examples.grains)))
+    return Reads.concatenate(parts)
+
+
+def _of_store(examples: StoreExamples, document: int, begin: int, end: int) -> Reads:
+    if begin >= end:
+        return Reads.concatenate([])
+    (first, last), _ = examples.locate(np.array([begin, end - 1]))
+    # Epochs that are cut alike follow each other, because what is known of the latest is kept.
+    period = examples.text_epochs or examples.source.period
+    epochs = sorted(range(int(first), int(last) + 1), key=lambda epoch: epoch % period)
+    parts, texts, known = [], -1, Reads.concatenate([])
+    with progress_bar("epochs", len(epochs)) as advance_to:
+        for done, epoch in enumerate(epochs):
+            if not examples.text_epochs or epoch % period != texts:  # otherwise only the order is another one
+                texts, known = epoch % period, _of_epoch(examples, document, epoch)
+            positions = examples.positions_of(epoch, known.positions)
+            inside = np.flatnonzero((positions >= begin) & (positions < end))
+            parts.append(dataclasses.replace(known, positions=positions, epochs=np.full(len(known), epoch))[inside])
+            advance_to(done + 1)
+    return Reads.concatenate(parts)
+
+
+def _of_epoch(examples: StoreExamples, document: int, epoch: int) -> Reads:
+    """Return the reads of one epoch, with the indices of the examples in place of their positions."""
+    indices, parts = examples.with_document(epoch, document), []
+    begin, end = examples.store.document_tokens[[document, document + 1]].tolist()
+    for at in range(0, len(indices), _ROWS_AT_ONCE):
+        some = indices[at : at + _ROWS_AT_ONCE]
+        tokens = rows_as_read(examples, np.full(len(some), epoch), some).token_index
+        held = (tokens >= begin) & (tokens < end)
+        length = held.shape[1]
+        columns = (
+            some,
+            np.full(len(some), epoch),
+            held.argmax(1),
+            length - 1 - held[:, ::-1].argmax(1),
+            np.where(held, tokens - begin, end).min(1),
+            np.where(held, tokens - begin, -1).max(1),
+            held.sum(1),
+        )
+        parts.append(Reads(*columns)[held.any(1)])
+    return Reads.concatenate(parts)
+
+
+def rows_as_read(examples: StoreExamples, epochs: np.ndarray, indices: np.ndarray) -> Rows:
+    """Return the rows of these examples with every token where a batch has it, before spelling errors."""
+    rows = examples.rows(epochs, indices)
+    return with_class_last(rows)[0] if examples.class_last else rows
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadDocuments:
+    """The documents in one row of a batch."""
+
+    store: str
+    """Name of the store in a mixture; "" otherwise."""
+    documents: tuple[int, ...]
+    """Their numbers in the store, in the order in which they begin in the row."""
+    epoch: int
+    """Epoch of the store, from 0."""
+
+
+def documents_at(examples: StoreExamples | Mixture, positions: np.ndarray) -> list[ReadDocuments]:
+    """Return the documents whose text is in the rows at `positions` (int64 [B])."""
+    if isinstance(examples, StoreExamples):
+        return _documents(examples, positions, "")
+    number, own = assign(np.asarray(positions, np.int64), examples.grains)
+    found: dict[int, ReadDocuments] = {}
+    for index, (name, each) in enumerate(examples.sources.items()):
+        here = np.flatnonzero(number == index)
+        if here.size:
+            found |= dict(zip(here.tolist(), _documents(each, own[here], name), strict=True))
+    return [found[row] for row in range(len(number))]
+
+
+def _documents(examples: StoreExamples, positions: np.ndarray, name: str) -> list[ReadDocuments]:
+    epochs, indices = examples.locate(positions)
+    tokens = rows_as_read(examples, epochs, indices).token_index
+    found = np.searchsorted(examples.store.document_tokens, tokens, side="right") - 1
+    each = (row[token >= 0].tolist() for row, token in zip(found, tokens, strict=True))
+    documents = (tuple(dict.fromkeys(row)) for row in each)
+    return [ReadDocuments(name, row, int(epoch)) for row, epoch in zip(documents, epochs, strict=True)]
+
+
+MOST_FOUND = 20
+"""Documents with a phrase that are looked for; the search ends with the last of them."""
+_TOKENS_AT_ONCE = 1 << 22
+
+
+def documents_with(store: Store, phrase: str) -> list[int]:
+    """Return the numbers, ascending, of the first MOST_FOUND documents with these words one after the other.
+
+    Raises:
+      UserError: the phrase has no word, or no document has it.
+    """
+    tokenizer = store.tokenizer()
+    wanted, continues = np.array(tokenizer.encode_words([phrase])[0], np.int64), tokenizer.continues_word()
+    if not wanted.size:
+        raise UserError(
+            f"words={phrase!r} has no word to look for; give words of the document, or its number with --document"
+        )
+    found: dict[int, None] = {}
+    with progress_bar("looking for the words", store.num_tokens) as advance_to:
+        for begin in range(0, store.num_tokens, _TOKENS_AT_ONCE):
+            end = min(begin + _TOKENS_AT_ONCE + len(wanted), store.num_tokens)
+            places = begin + _places(store.tokens(np.arange(begin, end)), wanted, continues)
+            ends = np.stack([places, places + len(wanted) - 1])
+            documents = np.searchsorted(store.document_tokens, ends, side="right") - 1
+            found |= dict.fromkeys(documents[0, documents[0] == documents[1]].tolist())
+            if len(found) >= MOST_FOUND:
+                break
+            advance_to(end)
+    if not found:
+        raise UserError(f"words={phrase!r}: no document of {store.path} has these words one after the other")
+    return list(found)[:MOST_FOUND]
+
+
+def _places(ids: np.ndarray, wanted: np.ndarray, continues: np.ndarray) -> np.ndarray:
+    """Return where the words `wanted` begin in `ids`; the last of them does not go on in the next piece."""
+    places = np.flatnonzero(ids[: max(0, len(ids) - len(wanted) + 1)] == wanted[0])
+    for offset in range(1, len(wanted)):
+        places = places[ids[places + offset] == wanted[offset]]
+    behind = np.append(ids, 0)[places + len(wanted)]
+    goes_on = (places + len(wanted) < len(ids)) & continues[behind]
+    return places[~goes_on]
