@@ -51,8 +51,9 @@ from bert_jax.config.options import (
     switched,
     to_dict,
 )
-from bert_jax.config.presets import shipped_configs, shipped_studies
+from bert_jax.config.presets import shipped_configs, shipped_speedruns, shipped_studies
 from bert_jax.config.pretraining import PHASE_GROUPS
+from bert_jax.config.speedruns import Speedrun, check_speedrun
 from bert_jax.errors import UserError, first_lines, is_of_cloud_storage, need_cloud_storage, need_known_place
 
 
@@ -480,6 +481,20 @@ def load_study(path: str) -> Study:
     if file.suffix != ".py":
         raise UserError(f"{path!r} is not a study: expected a .py file with get_study()")
     return check_study(defined(file, "get_study", Study))
+
+
+def load_speedrun(path: str) -> Speedrun:
+    """Return the Speedrun at `path`: a Python file with `get_speedrun()`, or the name of a shipped one.
+
+    The file is executed.
+
+    Raises:
+      UserError: there is no such file or name, or its speedrun is not sound.
+    """
+    file = named_file(path, shipped_speedruns(), "speedrun")
+    if file.suffix != ".py":
+        raise UserError(f"{path!r} is not a speedrun: expected a .py file with get_speedrun()")
+    return check_speedrun(defined(file, "get_speedrun", Speedrun))
 
 
 Defined = TypeVar("Defined")

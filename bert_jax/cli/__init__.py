@@ -17,16 +17,16 @@ COMMANDS = {
     for command in (
         *(commands.demo, commands.train_vocab, commands.extend_vocab, commands.prepare, commands.inspect),
         *(commands.describe, commands.count, commands.info, commands.plan, commands.bench, commands.analyze),
-        *(commands.config, commands.pretrain, commands.study, commands.launch, commands.status, commands.report),
-        *(commands.doctor, commands.replay, commands.evaluate, commands.fill_mask, commands.score, commands.finetune),
-        *(commands.predict, commands.results, commands.index, commands.search, commands.mine),
-        *(commands.serve, commands.average, commands.convert),
+        *(commands.config, commands.pretrain, commands.study, commands.speedrun, commands.launch),
+        *(commands.status, commands.report, commands.doctor, commands.replay, commands.evaluate, commands.fill_mask),
+        *(commands.score, commands.finetune, commands.predict, commands.results),
+        *(commands.index, commands.search, commands.mine, commands.serve, commands.average, commands.convert),
     )
 }
 """All commands by name, in the order of `bert-jax help`."""
 
 COMPUTING = (
-    *("demo", "pretrain", "study", "replay", "evaluate", "fill-mask", "score", "analyze", "finetune"),
+    *("demo", "pretrain", "study", "speedrun", "replay", "evaluate", "fill-mask", "score", "analyze", "finetune"),
     *("predict", "index", "search", "mine", "serve"),
 )
 """The commands that run a model in their own process."""

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining, tasks
+from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining, speedruns, tasks
 from bert_jax.config.analyses import ANALYSES
 from bert_jax.config.checks import branch_point, check, check_given, training_paths
 from bert_jax.config.search import IndexConfig, MineConfig, SearchConfig
@@ -24,6 +24,7 @@ from bert_jax.console import (
     described,
     divided,
     load_config,
+    load_speedrun,
     load_study,
     parse,
     positional,
@@ -298,6 +299,36 @@ def study(arguments: list[str]) -> int:
     from bert_jax.tools.study_plan import given_words
 
     return run_study(found, options, given_words(others))
+
+
+def speedrun(arguments: list[str]) -> int:
+    """speedrun NAME --data.path=STORE --workdir=DIR [--scores --task_data=DIR] [--steps=N …]
+
+    Find how many operations each of several recipes takes to the held-out loss of masked words that the first of them,
+    the reference, has at the end of its own run: with intervals over seeds, as one table and one picture. The same
+    command resumes after an interruption; started several times, the processes divide the work. The exit status is 1 if
+    a run failed.
+
+    NAME is a shipped speedrun such as ladder, or a .py file whose get_speedrun() returns a Speedrun of
+    bert_jax.config.speedruns. Options of `bert-jax pretrain` apply to all arms (--data.path=STORE,
+    --model.num_layers=4; --steps=N is that of the reference), and so do those of `bert-jax finetune` with a prefix
+    (--finetune.epochs=2). Options in which the arms differ are refused. Everything is checked before anything runs;
+    --dry_run stops after the checks.
+    """
+    path, words = positional(arguments, usage(speedrun), "NAME")
+    if not path:
+        parse(speedruns.SpeedrunConfig, words, *described(speedrun))  # --help
+    found = load_speedrun(path)
+    own, others = divided(words, [field.name for field in dataclasses.fields(speedruns.SpeedrunConfig)], Config())
+    options = parse(speedruns.SpeedrunConfig, own, *described(speedrun))
+    store, _ = divided(others, ["data.path"], Config())
+    if not (path := parse(Config(), store, usage(speedrun)).data.path):
+        raise UserError("--data.path is missing: give the token store that bert-jax prepare wrote")
+    _need(stores=[path])
+    from bert_jax.tools.speedrun import run_speedrun
+    from bert_jax.tools.study_plan import given_words
+
+    return run_speedrun(found, options, given_words(others))
 
 
 def launch(arguments: list[str]) -> int:

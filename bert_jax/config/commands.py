@@ -796,7 +796,8 @@ SENTIMENT = FinetuneConfig(
 
 
 HELD_OUT, OWN = "held_out", "own"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+"""Name of an arm or a task, which names its directory."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -916,7 +917,7 @@ def check_study(study: Study) -> Study:
     if not names or not study.measures:
         raise UserError(f"the study {study.title!r} needs at least one arm and one measure")
     for name in (*names, *study.tasks):
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise UserError(f"{name!r} names a directory: use letters, digits and . _ + -, a letter or digit first")
     if len(set(names)) < len(names):
         raise UserError(f"two arms have the same name: {', '.join(names)}")

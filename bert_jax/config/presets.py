@@ -268,6 +268,11 @@ def shipped_studies() -> dict[str, pathlib.Path]:
     return {file.stem: file for file in sorted((_directory() / "studies").glob("*.py"))}
 
 
+def shipped_speedruns() -> dict[str, pathlib.Path]:
+    """Return {name: file} of the shipped speedruns, sorted by name."""
+    return {file.stem: file for file in sorted((_directory() / "speedruns").glob("*.py"))}
+
+
 def _directory() -> pathlib.Path:
     inside = _PACKAGE / "configs"
     return inside if inside.is_dir() else _PACKAGE.parent / "configs"

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import statistics
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -29,11 +29,14 @@ from bert_jax.errors import UserError, at_least, first_lines
 from bert_jax.files import is_remote
 from bert_jax.finetuning.plan import plan as planned_runs
 from bert_jax.finetuning.programs import make_programs, task_loss
+from bert_jax.models.protocol import Model
 from bert_jax.pretrained.model import load
 from bert_jax.pretraining import default_objective, make_learner
 from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.learner import Learner
 from bert_jax.training.metrics import read_rows
+from bert_jax.training.optimizers import optimizer_flops
 from bert_jax.training.reporter import say, show
 from bert_jax.training_data import held_out_examples, open_corpus, read_config
 
@@ -111,7 +114,7 @@ def study_plan(study: Study, options: StudyConfig, given: Given) -> StudyPlan:
     base = parse(changed(load_config(study.base), study.options), list(given.pretraining), USAGE, whole=False)
     places: dict[Config, str] = {}
     tasks = {
-        name: _below(parse(task, list(given.finetuning), USAGE, whole=False), options.task_data)
+        name: tasks_below(parse(task, list(given.finetuning), USAGE, whole=False), options.task_data)
         for name, task in study.tasks.items()
     }
     arms = {arm.name: _arm(base, tasks, arm) for arm in _chosen(study, options.arms)}
@@ -131,30 +134,37 @@ def _chosen(study: Study, names: tuple[str, ...]) -> list[Arm]:
 def _check_differs(arms: Iterable[Arm], given: Given) -> None:
     """Raise a UserError if the command line sets an option for all arms in which they differ."""
     for arm in arms:
-        for words, own, full in (
-            (given.pretraining, arm.options, _full_name),
-            (given.finetuning, arm.task_options, str),
-        ):
-            names = [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
-            for name, value in own.items():
-                if full(name) in map(full, names):
-                    raise UserError(
-                        f"{name} is what the arms of this study differ in ({arm.name} has {value}), so it cannot be "
-                        "set for all of them"
-                    )
+        check_not_given(arm.name, arm.options, given.pretraining, full_name)
+        check_not_given(arm.name, arm.task_options, given.finetuning)
+
+
+def check_not_given(arm: str, own: Mapping[str, Any], words: Iterable[str], full: Callable[[str], str] = str) -> None:
+    """Raise a UserError if words of a command line set one of an arm's own options; `full` returns the name of one."""
+    given = {full(name) for name in given_names(words)}
+    for name, value in own.items():
+        if full(name) in given:
+            raise UserError(
+                f"{name} is what the arms of this study differ in ({arm} has {value}), so it cannot be "
+                "set for all of them"
+            )
+
+
+def given_names(words: Iterable[str]) -> list[str]:
+    """Return the names of the options that words of a command line set."""
+    return [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
 
 
 def _check_taken(arm: str, config: Config, given: Given) -> None:
     """Raise a UserError if the command line sets an option that the model or the objective of an arm does not have."""
     for word in given.pretraining:
-        name = _full_name(word.removeprefix("--").partition("=")[0].replace("-", "_"))
+        name = full_name(word.removeprefix("--").partition("=")[0].replace("-", "_"))
         if word.startswith("--") and name not in flattened(to_dict(config)):
             raise UserError(
                 f"arm {arm}: {word} is for another model or objective; leave it out, or the arm with --arms"
             )
 
 
-def _full_name(name: str) -> str:
+def full_name(name: str) -> str:
     """Return the full name of an option of pre-training; options of the only phase have a short name too."""
     return f"phases.0.{name}" if name in {field.name for field in dataclasses.fields(PhaseConfig)} else name
 
@@ -218,11 +228,11 @@ def changed(config: Configured, options: Mapping[str, Any]) -> Configured:
       UserError: there is no such option, or its value has the wrong type.
     """
     if isinstance(config, Config):
-        options = {_full_name(name): value for name, value in options.items()}
+        options = {full_name(name): value for name, value in options.items()}
     return with_options(config, options)
 
 
-def _below(task: FinetuneConfig, directory: str) -> FinetuneConfig:
+def tasks_below(task: FinetuneConfig, directory: str) -> FinetuneConfig:
     """Return `task` with the paths of its data below `directory`, unless they are absolute or on cloud storage."""
     paths = {
         name: path if is_remote(path) else os.path.join(directory, path)
@@ -275,9 +285,16 @@ def measure_held_out(config: Config, base: Config, devices: sharding.Devices = N
     """Measure the last checkpoint of an arm on held-out texts, cut and masked as in the base; save the result."""
     if _saved(config, base):
         return
-    mesh = sharding.make_mesh(config.mesh, devices)
-    model = load(config.workdir, mesh=mesh, compute=config.compute)
-    given = dataclasses.replace(_as_base(_as_last(config), _as_last(base)), model=model.config)
+    metrics = held_out_metrics(config.workdir, _as_base(_as_last(config), _as_last(base)), devices)
+    values = {"step": config.total_steps, "read_as": _reading(base), "metrics": metrics}
+    write_json(epath.Path(config.workdir) / MEASURED, values)
+
+
+def held_out_metrics(workdir: str, read_as: Config, devices: sharding.Devices = None) -> dict[str, float]:
+    """Return the metrics of the last checkpoint in `workdir` on held-out texts, cut and masked as `read_as` says."""
+    mesh = sharding.make_mesh(read_as.mesh, devices)
+    model = load(workdir, mesh=mesh, compute=read_as.compute)
+    given = dataclasses.replace(read_as, model=model.config)
     corpus, phase = open_corpus(given), resolve_phases(given)[-1]
     evaluation = Evaluation(
         default_objective(model.network, given),
@@ -287,8 +304,7 @@ def measure_held_out(config: Config, base: Config, devices: sharding.Devices = N
         mesh,
         jax.tree.map(lambda leaf: leaf.sharding, model.params),
     )
-    values = {"step": config.total_steps, "read_as": _reading(base), "metrics": evaluation.run(model.params)}
-    write_json(epath.Path(config.workdir) / MEASURED, values)
+    return evaluation.run(model.params)
 
 
 def _as_last(config: Config) -> Config:
@@ -329,7 +345,7 @@ class Cost:
 
     steps: int
     flops: float
-    """Floating-point operations: products, forward and backward, by their closed form."""
+    """Floating-point operations: products, forward and backward, and those of Muon, by their closed form."""
 
 
 def check_runs(plan: StudyPlan, devices: sharding.Devices = None) -> dict[str, Cost]:
@@ -350,29 +366,38 @@ def check_runs(plan: StudyPlan, devices: sharding.Devices = None) -> dict[str, C
             # The seeds of an arm have all but this in common.
             same = dataclasses.replace(run.config, seed=0, workdir="")
             if same not in opened:
-                opened[same] = _opened(run.config, devices)
+                opened[same] = priced(run.config, devices)
                 _check_tasks(run, opened[same][0], read, devices)
             config, costs[run.config.workdir] = opened[same]
-            _check_continues(dataclasses.replace(run.config, model=config.model))
+            check_continues(dataclasses.replace(run.config, model=config.model))
         except UserError as error:
             raise UserError(f"arm {run.arm.name}: {error}") from None
     return costs
 
 
-def _opened(config: Config, devices: sharding.Devices) -> tuple[Config, Cost]:
+def priced(config: Config, devices: sharding.Devices = None) -> tuple[Config, Cost]:
     """Return the options with the vocabulary size of the store, once they have been compared with it, and the cost."""
+    config, learner = described_learner(config, devices)
+    return config, Cost(config.total_steps, run_flops(config, [each.model for each in learner.objectives]))
+
+
+def described_learner(config: Config, devices: sharding.Devices = None) -> tuple[Config, Learner]:
+    """Return the options with the vocabulary size of the store, and what they train; no array is made."""
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_batch(resolve_stages(config), config.phases, mesh)
     store = open_corpus(config).store
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=store.vocab_size))
-    models = [objective.model for objective in make_learner(config, mesh).objectives]
-    flops = sum(
-        phase.steps
-        * phase.batch_size
-        * models[phase.index].training_flops(phase.sequence_length, phase.max_predictions)
-        for phase in resolve_phases(config)
+    return config, make_learner(config, mesh)
+
+
+def run_flops(config: Config, models: Sequence[Model]) -> float:
+    """Return the operations of all steps of a run: those of the `models` of its phases, padding included, and of the
+    optimizer."""
+    updates = config.total_steps * optimizer_flops(config.optimizer, models[0].parameters)
+    return updates + sum(
+        stage.steps * stage.batch_size * models[stage.index].training_flops(stage.sequence_length, stage.max_predictions)
+        for stage in resolve_stages(config)
     )
-    return config, Cost(config.total_steps, flops)
 
 
 def _check_tasks(run: StudyRun, config: Config, read: dict[Hashable, TaskData], devices: sharding.Devices) -> None:
@@ -392,7 +417,7 @@ def _check_tasks(run: StudyRun, config: Config, read: dict[Hashable, TaskData], 
             raise UserError(f"{name}: {error}") from None
 
 
-def _check_continues(config: Config) -> None:
+def check_continues(config: Config) -> None:
     """Raise a UserError if the work directory holds a pre-training with other options, of length too."""
     if not has_checkpoint(config.workdir):
         return

@@ -272,6 +272,21 @@ def orthogonalized(matrices: jax.Array, polynomials: Polynomials = NEWTON_SCHULZ
     return x if wide else x.transpose(0, 2, 1)
 
 
+def optimizer_flops(config: OptimizerConfig, parameters: ParameterTable) -> int:
+    """Return the operations of one update that are matrix products: those of `orthogonalized` with muon, else none.
+
+    A multiply-add counts as two, as in `models.costs`.
+    """
+    if config.name != "muon":
+        return 0
+    found = 0
+    for entry in parameters.values():
+        if entry.matrix is not None:
+            rows, columns = sorted(entry.matrix)
+            found += entry.size // (rows * columns) * ITERATIONS * 2 * (2 * rows * rows * columns + rows**3)
+    return found
+
+
 def optimizer(config: OptimizerConfig, parameters: ParameterTable) -> Holding:
     """Return the direction of the update for gradients that have been clipped; `update` needs the parameters.
 

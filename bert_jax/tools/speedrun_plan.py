@@ -1,0 +1,425 @@
+"""The runs of a speedrun: which recipe, rate, length and seed is due next, and the options of each.
+
+What is due follows from the losses found so far and nothing else, so a speedrun that was killed continues where it
+was, and processes that share a directory divide the work. For each arm: 1. the first seed runs with every rate at the
+length at which the arm that it changes came down to the target (the reference: at length 1); the rate with the lowest
+loss is kept. 2. From there each seed tries the next length, shorter while it reaches the target and longer while it
+does not, until two neighbours lie on either side of it. The operations to target are interpolated between these two
+runs, in the logarithm of operations.
+"""
+
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.config import Config, EvaluationConfig, MaskedWords, MaskingConfig, PhaseConfig, resolve_stages
+from bert_jax.config.checks import check
+from bert_jax.config.finetuning import FinetuneConfig, check_finetune
+from bert_jax.config.speedruns import Share, Speedrun, SpeedrunArm, SpeedrunConfig
+from bert_jax.console import load_config, parse
+from bert_jax.devices import sharding
+from bert_jax.errors import UserError, at_least
+from bert_jax.models.protocol import Model
+from bert_jax.tools.study_plan import (
+    Given,
+    changed,
+    check_not_given,
+    described_learner,
+    full_name,
+    given_names,
+    run_flops,
+    tasks_below,
+)
+
+USAGE = "bert-jax speedrun NAME"
+OF_PHASES = {field.name for field in dataclasses.fields(PhaseConfig)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One pre-training of a speedrun."""
+
+    arm: str
+    rate: float
+    """Factor of the arm's peak rates."""
+    length: float
+    """Operations, in those of the reference with the steps of its configuration."""
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return f"{self.arm}, rate × {self.rate:g}, length {self.length:.3g}, seed {self.seed}"
+
+    @property
+    def place(self) -> str:
+        """Directory below runs/."""
+        return os.path.join(self.arm, f"rate_{self.rate:g}", f"length_{self.length:.4g}", f"seed_{self.seed}")
+
+
+Losses = Mapping[Run, float]
+"""The common loss at the end of each finished run; infinite for one that failed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossing:
+    """Where the final loss of one seed comes down to the target: between two neighbouring lengths."""
+
+    before: Run | None
+    """The longest run that ends above the target; None if the shortest length reaches it."""
+    after: Run | None
+    """The run of the next length, which reaches the target; None if the longest length does not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """What decides which runs are due."""
+
+    arms: Mapping[str, str]
+    """The arm that each one changes, by name; "" for the reference, which is the first."""
+    own_rates: frozenset[str]
+    """Arms that set a learning rate, so that their rates do not follow those of the arm that they change."""
+    rates: tuple[float, ...]
+    lengths: tuple[float, ...]
+    seeds: tuple[int, ...]
+    scores: bool = False
+    """Whether each seed also runs at length 1."""
+
+    @property
+    def reference(self) -> str:
+        """Name of the first arm."""
+        return next(iter(self.arms))
+
+
+class Progress:
+    """What the losses found so far say about a course.
+
+    Args:
+      course: what decides.
+      losses: those found so far.
+    """
+
+    def __init__(self, course: Course, losses: Losses):
+        self.course, self.losses = course, losses
+        # An arm asks about the one that it changes, and this one about the next.
+        self.trials = functools.cache(self._trials)
+        self.rate = functools.cache(self._rate)
+        self._way = functools.cache(self._walk)
+
+    def wanted(self) -> list[Run]:
+        """Return the runs that are due now, of earlier seeds first; none once everything is known."""
+        due = dict.fromkeys(run for arm in self.course.arms for run in self._due(arm))
+        return sorted(due, key=lambda run: run.seed)
+
+    @functools.cached_property
+    def target(self) -> float | None:
+        """Mean loss of the reference at length 1; None while one of its seeds is missing."""
+        runs = self.whole(self.course.reference)
+        if not runs or any(run not in self.losses for run in runs):
+            return None
+        return sum(self.losses[run] for run in runs) / len(runs)
+
+    def whole(self, arm: str) -> list[Run]:
+        """Return the runs of length 1 at the best rate, one per seed; [] while that rate is not known."""
+        rate = self.rate(arm)
+        return [] if rate is None else [Run(arm, rate, 1.0, seed) for seed in self.course.seeds]
+
+    def crossing(self, arm: str, seed: int) -> Crossing | None:
+        """Return where a seed of an arm crosses the target; None while that is not known."""
+        found = self._way(arm, seed)
+        return found if isinstance(found, Crossing) else None
+
+    def _trials(self, arm: str) -> tuple[Run, ...]:
+        """Return the runs of the first seed among which the rate is chosen; () while their place is not known."""
+        course, on = self.course, self.course.arms[arm]
+        length, centre = 1.0, 1.0
+        if on:
+            crossing = self.crossing(on, course.seeds[0])
+            if crossing is None:
+                return ()
+            length = crossing.after.length if crossing.after else 1.0
+            centre = 1.0 if arm in course.own_rates else self.rate(on) or 1.0
+        return tuple(Run(arm, factor * centre, length, course.seeds[0]) for factor in course.rates)
+
+    def _rate(self, arm: str) -> float | None:
+        """Return the factor with the lowest loss among the `trials` of an arm; None while one of them is missing."""
+        trials = self.trials(arm)
+        if not trials or any(run not in self.losses for run in trials):
+            return None
+        return min(trials, key=lambda run: self.losses[run]).rate
+
+    def _due(self, arm: str) -> list[Run]:
+        if self.rate(arm) is None:
+            return [run for run in self.trials(arm) if run not in self.losses]
+        due: list[Run] = []
+        if self.course.scores or (arm == self.course.reference and self.target is None):
+            due += [run for run in self.whole(arm) if run not in self.losses]
+        return due + [step for seed in self.course.seeds if isinstance(step := self._way(arm, seed), Run)]
+
+    def _walk(self, arm: str, seed: int) -> Crossing | Run | None:
+        """Return the crossing of a seed, or the next run of the way to it; None while the way has no beginning."""
+        rate, target, lengths = self.rate(arm), self.target, self.course.lengths
+        if rate is None or target is None:
+            return None
+        start = self.trials(arm)[0].length
+        if seed != self.course.seeds[0]:  # where the first seed has come to
+            first = self.crossing(arm, self.course.seeds[0])
+            if first is None:
+                return None
+            start = lengths[-1] if first.after is None else first.after.length
+        runs = [Run(arm, rate, length, seed) for length in lengths]
+        at = lengths.index(start)
+        while runs[at] in self.losses:
+            reached = self.losses[runs[at]] <= target
+            beside = at - 1 if reached else at + 1
+            if not 0 <= beside < len(runs):
+                return Crossing(None, runs[at]) if reached else Crossing(runs[at], None)
+            if runs[beside] in self.losses and (self.losses[runs[beside]] <= target) != reached:
+                return Crossing(runs[at], runs[beside]) if beside > at else Crossing(runs[beside], runs[at])
+            at = beside
+        return runs[at]
+
+
+def crossing_share(before: float, after: float, target: float) -> float:
+    """Return the share of the way from the loss `before` to the loss `after` at which the target lies."""
+    return 1.0 if math.isinf(before) else (before - target) / (before - after)
+
+
+def interpolated(before: float, after: float, share: float) -> float:
+    """Return the number that lies at this share of the way between two positive ones, in their logarithms."""
+    return before ** (1 - share) * after**share
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """An arm with everything that it takes from those that it changes."""
+
+    arm: SpeedrunArm
+    options: Mapping[str, Any]
+    phases: tuple[Mapping[str, Any], ...]
+
+
+def recipes(speedrun: Speedrun, names: tuple[str, ...]) -> dict[str, Recipe]:
+    """Return the recipes of these arms, of all if none is named, and of those that they change, in their order.
+
+    Raises:
+      UserError: the speedrun has no such arm.
+    """
+    found: dict[str, Recipe] = {}
+    for number, arm in enumerate(speedrun.arms):
+        own = {full_name(name) if not arm.phases else name: value for name, value in arm.options.items()}
+        if number == 0:
+            found[arm.name] = Recipe(arm, {}, ())
+            continue
+        arm = dataclasses.replace(arm, on=arm.on or speedrun.arms[0].name)
+        changes = found[arm.on]
+        found[arm.name] = Recipe(arm, {**changes.options, **arm.options}, arm.phases or changes.phases)
+        if fixed := {"steps", "phases.0.steps"} & own.keys():
+            raise UserError(f"arm {arm.name}: {fixed.pop()} follows from the length of a run; leave it out")
+    if unknown := [name for name in names if name not in found]:
+        raise UserError(f"arms={unknown[0]}: this speedrun has no such arm; it has {', '.join(found)}")
+    kept = {speedrun.arms[0].name}
+    for name in names or found:
+        while name not in kept:
+            kept.add(name)
+            name = found[name].arm.on
+    return {name: recipe for name, recipe in found.items() if name in kept}
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeedrunPlan:
+    """A speedrun with the options of the command line."""
+
+    speedrun: Speedrun
+    workdir: str
+    base: Config
+    """The reference at length 1."""
+    shares: Mapping[str, Share]
+    """Numbers of steps that all arms share, by their full names."""
+    recipes: Mapping[str, Recipe]
+    course: Course
+    tasks: Mapping[str, FinetuneConfig]
+    _models: dict[str, list[Model]] = dataclasses.field(default_factory=dict)
+    _steps: dict[tuple[str, float], int] = dataclasses.field(default_factory=dict)
+    _configs: dict[tuple[str, int], Config] = dataclasses.field(default_factory=dict)
+
+    def home(self, run: Run) -> str:
+        """Return the directory of a run."""
+        return os.path.join(self.workdir, "runs", run.place)
+
+    def config(self, run: Run) -> Config:
+        """Return the options of the pre-training of a run; `describe` has been called."""
+        config = self.recipe_config(run.arm, self._steps_of(run.arm, run.length))
+        phases = tuple(
+            dataclasses.replace(phase, learning_rate=phase.learning_rate * run.rate) for phase in config.phases
+        )
+        workdir = os.path.join(self.home(run), "pretraining")
+        return dataclasses.replace(config, phases=phases, seed=run.seed, workdir=workdir)
+
+    def task(self, run: Run, name: str) -> FinetuneConfig:
+        """Return the options of a fine-tuning of what a run has pre-trained."""
+        init_from, home = self.config(run).workdir, self.home(run)
+        return dataclasses.replace(
+            self.tasks[name], init_from=init_from, workdir=os.path.join(home, name), seed=run.seed
+        )
+
+    def model(self, run: Run) -> Model:
+        """Return the model of a run, with the vocabulary of its store; `describe` has been called."""
+        return self._models[run.arm]
+
+    def tokens(self, run: Run) -> int:
+        """Return the positions that a run reads, padding included."""
+        return sum(stage.steps * stage.tokens_per_step for stage in resolve_stages(self.config(run)))
+
+    def flops(self, run: Run) -> float:
+        """Return the operations of a run; `describe` has been called."""
+        return run_flops(self.config(run), self._models[run.arm])
+
+    def common(self, config: Config) -> Config:
+        """Return the options by which the held-out texts of every arm are cut and masked."""
+        length, given = self.speedrun.sequence_length, self.base.evaluation
+        return dataclasses.replace(
+            config,
+            objective=MaskedWords(),
+            masking=MaskingConfig(),
+            data=dataclasses.replace(self.base.data, sentence_pairs="none", short_sequence_probability=0.0),
+            phases=(dataclasses.replace(config.phases[-1], sequence_length=length, max_predictions=None),),
+            evaluation=EvaluationConfig(sequences=self.speedrun.sequences, batch_size=given.batch_size),
+        )
+
+    def recipe_config(self, name: str, steps: int) -> Config:
+        """Return the options of an arm in a run of so many steps."""
+        if (name, steps) not in self._configs:
+            self._configs[name, steps] = self._recipe_config(name, steps)
+        return self._configs[name, steps]
+
+    def _recipe_config(self, name: str, steps: int) -> Config:
+        recipe = self.recipes[name]
+        phases, options = recipe.phases or ({},), {}
+        starts = [number for number, phase in enumerate(phases) if not number or phase.get("schedule") == "restart"]
+        for option, value in {**self.shares, **recipe.options}.items():
+            short = option.removeprefix("phases.0.")
+            if short in OF_PHASES:
+                having = starts if short == "warmup_steps" else range(len(phases))
+                options |= {f"phases.{number}.{short}": value for number in having}
+            else:
+                options[option] = value
+        for number, phase in enumerate(phases):
+            options |= {f"phases.{number}.{option}": value for option, value in phase.items()}
+        options = {key: value.steps(steps) if isinstance(value, Share) else value for key, value in options.items()}
+        others = sum(options[f"phases.{number}.steps"] for number in range(len(phases) - 1))
+        options[f"phases.{len(phases) - 1}.steps"] = steps - others
+        (first,) = self.base.phases
+        later = (dataclasses.replace(first, warmup_steps=None),) * (len(phases) - 1)
+        try:
+            return check(changed(dataclasses.replace(self.base, phases=(first, *later)), options))
+        except UserError as error:
+            raise UserError(f"arm {name}: {error}") from None
+
+    def describe(self, devices: sharding.Devices = None) -> None:
+        """Compare every arm with its store and with the reference; nothing is compiled.
+
+        Raises:
+          UserError: an arm does not fit its store, or reads other texts than the others; the message names it.
+        """
+        for name in self.recipes:
+            config = self.recipe_config(name, self.base.total_steps)
+            try:
+                _check_common(config, self.base, self.speedrun.sequence_length)
+                _, learner = described_learner(config, devices)
+            except UserError as error:
+                raise UserError(str(error) if f"arm {name}: " in str(error) else f"arm {name}: {error}") from None
+            self._models[name] = [each.model for each in learner.objectives]
+
+    def _steps_of(self, name: str, length: float) -> int:
+        """Return the steps of an arm in a run of this length."""
+        if (name, length) not in self._steps:
+            flops = length * self._flops_of(self.course.reference, self.base.total_steps)
+            steps = self.base.total_steps
+            for _ in range(3):  # they grow nearly in proportion; only the rounding of shares is left to correct
+                steps = max(1, round(steps * flops / self._flops_of(name, steps)))
+            self._steps[name, length] = steps
+        return self._steps[name, length]
+
+    def _flops_of(self, name: str, steps: int) -> float:
+        return run_flops(self.recipe_config(name, steps), self._models[name])
+
+
+def _check_common(config: Config, base: Config, length: int) -> None:
+    """Raise a UserError if an arm trains on or is measured on other texts, or ends without predicting masked words."""
+    for name in ("path", "mixture", "eval_path", "held_out"):
+        own, common = getattr(config.data, name), getattr(base.data, name)
+        if own != common:
+            raise UserError(
+                f"data.{name}={own}, where the reference has {common!r}: all arms read the same texts, and are "
+                "measured on others that are the same"
+            )
+    if not isinstance(config.objective, MaskedWords):
+        raise UserError(
+            f"objective.name={config.objective.name} does not predict masked words, whose loss is what the arms are "
+            "compared by; give it a last phase that does"
+        )
+    if config.model.longest_sequence < length:
+        raise UserError(
+            f"model.max_position_embeddings={config.model.longest_sequence} is less than sequence_length={length} of "
+            "the held-out texts"
+        )
+    if not (config.data.eval_path or config.data.held_out):
+        raise UserError("data.held_out=0, so there are no held-out texts; give a share such as 0.01, or data.eval_path")
+
+
+def speedrun_plan(speedrun: Speedrun, options: SpeedrunConfig, given: Given) -> SpeedrunPlan:
+    """Return the plan of a speedrun, whose options have been checked.
+
+    Args:
+      given: options of the command line that all arms take.
+
+    Raises:
+      UserError: an unknown option or arm, a value that does not fit, or an option of the command line that is what the
+        arms differ in.
+    """
+    seeds = speedrun.seeds if options.seeds is None else options.seeds
+    at_least(1, seeds=seeds)
+    found = recipes(speedrun, options.arms)
+    for name, recipe in found.items():
+        check_not_given(name, recipe.options, given.pretraining, full_name)
+    config = load_config(speedrun.base)
+    if len(config.phases) != 1:
+        raise UserError(f"base={speedrun.base} has {len(config.phases)} phases; the reference must have one")
+    plain = {name: value for name, value in speedrun.options.items() if not isinstance(value, Share)}
+    base = parse(changed(config, plain), list(given.pretraining), USAGE, whole=False)
+    if base.workdir or base.init_from:
+        name = "workdir" if base.workdir else "init_from"
+        raise UserError(
+            f"{name}={getattr(base, name)}: every run of a speedrun starts afresh in a directory of its own"
+        )
+    fixed = set(map(full_name, given_names(given.pretraining)))
+    shares = {full_name(name): value for name, value in speedrun.options.items() if isinstance(value, Share)}
+    tasks = {
+        name: tasks_below(parse(task, list(given.finetuning), USAGE, whole=False), options.task_data)
+        for name, task in speedrun.tasks.items()
+    }
+    for task in tasks.values():
+        check_finetune(dataclasses.replace(task, init_from="the pre-training", workdir="its own"))
+    own_rates = frozenset(
+        name
+        for name, recipe in found.items()
+        for option in [*recipe.arm.options, *(option for phase in recipe.arm.phases for option in phase)]
+        if full_name(option) == "phases.0.learning_rate"
+    )
+    course = Course(
+        arms={name: recipe.arm.on for name, recipe in found.items()},
+        own_rates=own_rates,
+        rates=speedrun.rates,
+        lengths=speedrun.lengths,
+        seeds=tuple(base.seed + number for number in range(seeds)),
+        scores=options.scores,
+    )
+    kept = {name: value for name, value in shares.items() if name not in fixed}
+    plan = SpeedrunPlan(speedrun, options.workdir, base, kept, found, course, tasks)
+    for name in found:
+        plan.recipe_config(name, base.total_steps)
+    return plan

@@ -1,0 +1,104 @@
+"""From BERT's recipe of 2018 to the best one found here, one change at a time.
+
+    bert-jax speedrun ladder --data.path=STORE --data.eval_path=VALID --workdir=DIR [--scores --task_data=GLUE]
+
+STORE has 4,096 WordPieces, VALID other documents in the same pieces, and GLUE holds SST-2/, STS-B/, CoLA/ and MRPC/.
+The reference is the row `bert_mini` of docs/family.md at the size of BERT-tiny (2 layers, hidden size 128). Changes
+that make nothing better stay in the table, but the next one changes the last that did.
+"""
+
+import dataclasses
+
+from bert_jax.config.commands import Measure
+from bert_jax.config.finetuning import FinetuneConfig, task_defaults
+from bert_jax.config.speedruns import Share, Speedrun, SpeedrunArm
+from bert_jax.config.tasks import TaskDataConfig
+
+RECIPE = {
+    "model.hidden_dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "model.initializer_range": 0.05,
+    "model.position_init": "sinusoidal",
+    "steps": 2_000,
+    "sequence_length": 64,
+    "batch_size": 16,
+    "learning_rate": 1e-3,
+    "warmup_steps": Share(0.05),
+    "checkpoint.keep_last": 1,
+    "checkpoint.keep_best": 0,
+    "checkpoint.every_steps": 1_000,
+    "evaluation.every_steps": 0,
+    "evaluation.sequences": 256,
+    "log_every_steps": 50,
+}
+ARMS = (
+    SpeedrunArm(name="bert", label="BERT, 2018"),
+    SpeedrunArm(
+        name="no_pairs",
+        on="bert",
+        label="no next sentences",
+        options={"data.sentence_pairs": "none", "model.pair_head": False},
+    ),
+    SpeedrunArm(
+        name="packed",
+        on="no_pairs",
+        label="packed rows",
+        options={"data.packing": "on", "data.short_sequence_probability": 0.0},
+    ),
+    SpeedrunArm(name="rope", on="packed", label="rotary positions", options={"model.positions": "rope"}),
+    SpeedrunArm(name="pre_norm", on="rope", label="norms before", options={"model.norm_position": "pre"}),
+    SpeedrunArm(
+        name="rms_norm",
+        on="pre_norm",
+        label="RMSNorm, no biases",
+        options={"model.norm": "rms_norm", "model.norm_bias": False, "model.use_bias": False},
+    ),
+    SpeedrunArm(name="geglu", on="pre_norm", label="GeGLU", options={"model.feed_forward": "geglu"}),
+    SpeedrunArm(name="muon", on="pre_norm", label="Muon", options={"optimizer.name": "muon"}),
+    SpeedrunArm(
+        name="trapezoid",
+        on="muon",
+        label="constant rate, then 1 − √",
+        options={
+            "schedule.name": "constant",
+            "schedule.cooldown_steps": Share(0.4),
+            "schedule.cooldown": "one_minus_sqrt",
+        },
+    ),
+    SpeedrunArm(name="rate_30", on="muon", label="30 % masked", options={"masking.rate": 0.3}),
+    SpeedrunArm(name="batch_32", on="muon", label="batches of 32", options={"batch_size": 32}),
+    SpeedrunArm(name="batch_8", on="muon", label="batches of 8", options={"batch_size": 8}),
+    SpeedrunArm(
+        name="ramp",
+        on="muon",
+        label="batches of 8, growing to 32",
+        options={"batch_size": 32, "ramp_batch_sizes": (8, 16), "ramp_steps": Share(0.5)},
+    ),
+    SpeedrunArm(name="beta2", on="muon", label="β₂ = 0.98", options={"optimizer.beta2": 0.98}),
+    SpeedrunArm(
+        name="narrow_start", on="muon", label="initial weights of 0.02", options={"model.initializer_range": 0.02}
+    ),
+    SpeedrunArm(
+        name="scaled_start", on="muon", label="smaller initial outputs", options={"model.scaled_outputs": True}
+    ),
+    SpeedrunArm(name="untied", on="muon", label="word head of its own", options={"model.word_head": "linear"}),
+)
+TASKS = (("sst2", "SST-2", 1, "accuracy"), ("stsb", "STS-B", 3, "spearman"))
+TASKS += (("cola", "CoLA", 3, "matthews"), ("mrpc", "MRPC", 3, "accuracy"))
+
+
+def task(name: str, directory: str, epochs: int) -> FinetuneConfig:
+    """Return the fine-tuning of docs/family.md."""
+    data = TaskDataConfig(dir=directory)
+    return dataclasses.replace(task_defaults(name), data=data, epochs=epochs, batch_size=32, learning_rate=3e-4)
+
+
+def get_speedrun() -> Speedrun:
+    return Speedrun(
+        title="From BERT's recipe to a better one",
+        base="bert_tiny",
+        options=RECIPE,
+        arms=ARMS,
+        tasks={name: task(name, directory, epochs) for name, directory, epochs, _ in TASKS},
+        measures=tuple(Measure(metric=metric, of=name, title=directory) for name, directory, _, metric in TASKS),
+    )

@@ -1,0 +1,441 @@
+"""Speedruns: which runs are due, the operations to a target, the loss that all arms share, and what is refused."""
+
+import dataclasses
+import json
+import math
+import pathlib
+
+import jax
+import numpy as np
+import numpy_bert
+import pytest
+from small_finetuning import FAST, sentences
+from small_pretraining import run_config
+
+from bert_jax.config import EvaluationConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config.commands import Measure
+from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.options import to_dict
+from bert_jax.config.presets import shipped_speedruns
+from bert_jax.config.pretraining import resolve_phases
+from bert_jax.config.speedruns import Share, Speedrun, SpeedrunArm, SpeedrunConfig, check_speedrun
+from bert_jax.config.tasks import TaskDataConfig
+from bert_jax.console import load_speedrun
+from bert_jax.data.store import open_store
+from bert_jax.errors import UserError
+from bert_jax.ownership import Owner
+from bert_jax.pretrained.model import load
+from bert_jax.tools import speedrun as speedrun_loop
+from bert_jax.tools import speedrun_report
+from bert_jax.tools.speedrun import OUTCOME, run_speedrun
+from bert_jax.tools.speedrun_plan import Course, Crossing, Progress, Run, speedrun_plan
+from bert_jax.tools.speedrun_report import Outcome, mean, ratio, reached
+from bert_jax.tools.study import write_picture
+from bert_jax.tools.study_plan import Given, given_words, held_out_metrics
+from bert_jax.training.optimizers import optimizer_flops, orthogonalized
+from bert_jax.training_data import Examples, held_out_examples
+
+LENGTHS = tuple(2 ** (power / 2) for power in range(-8, 5))
+STUDENT_2, STUDENT_4 = 4.3026527, 2.7764451  # 97.5 % points of Student's t with 2 and 4 degrees of freedom, from tables
+
+
+def simulated(course: Course, loss) -> tuple[Progress, list[Run]]:
+    """Run a whole course whose losses are a function of the run; return what is known then, and the order."""
+    losses, order = {}, []
+    while due := Progress(course, losses).wanted():
+        assert not set(due) & set(losses) and len(set(due)) == len(due)
+        order.append(due[0])
+        losses[due[0]] = loss(due[0])
+    return Progress(course, losses), order
+
+
+FASTER = {"bert": 1.0, "half": 2.0, "quarter": 4.0, "worse": 0.5, "never": 0.1}
+BEST = {"bert": 2.0, "half": 4.0, "quarter": 4.0, "worse": 1.0, "never": 2.0}
+ON = {"bert": "", "half": "bert", "quarter": "half", "worse": "quarter", "never": "bert"}
+
+
+def closed_form(run: Run) -> float:
+    """An arm that is k times faster has at length 1/k the loss of the reference at 1; seeds move it by 10 %."""
+    seed = 1.1 ** (run.seed - 1)
+    return 5.0 - math.log(run.length * FASTER[run.arm] * seed) + 0.3 * math.log(run.rate / BEST[run.arm]) ** 2
+
+
+def test_every_arm_is_run_at_its_best_rate_around_the_target_and_no_further():
+    course = Course(ON, frozenset({"worse"}), (0.5, 1.0, 2.0), LENGTHS, (0, 1, 2))
+    progress, order = simulated(course, closed_form)
+    assert progress.target == pytest.approx(5.0)
+    # Around the best rate of what they change: 2, 2 · 2, 4 · 1; "worse" has a rate of its own: 1 · 1.
+    assert {arm: progress.rate(arm) for arm in ON} == {"bert": 2.0, "half": 4.0, "quarter": 4.0, "worse": 1.0} | {
+        "never": 2.0
+    }
+    outcomes = {run: Outcome(closed_form(run), 0.0, 1e12 * run.length, 1, None) for run in order}
+    for arm, factor in FASTER.items():
+        for seed in range(3):
+            crossing = progress.crossing(arm, seed)
+            found = reached(crossing, outcomes, progress.target)
+            if arm == "never":  # ten times as long as the reference, and the longest run is four
+                assert crossing == Crossing(Run(arm, 2.0, 4.0, seed), None) and found is None
+                continue
+            assert crossing.after.length == pytest.approx(math.sqrt(2) * crossing.before.length)
+            # The loss is linear in the logarithm of the length, so the interpolation is exact.
+            assert found.flops == pytest.approx(1e12 / factor / 1.1 ** (seed - 1), rel=1e-9)
+    # Three rates, and two lengths for each of three seeds, apart from the way of the first one.
+    assert len([run for run in order if run.arm == "quarter"]) <= 3 + 3 * 3
+    assert all(run.length < 1.5 for run in order if run.arm in ("half", "quarter"))
+
+
+def test_a_run_that_failed_counts_as_one_that_does_not_get_there():
+    course = Course({"bert": "", "a": "bert"}, frozenset(), (1.0, 2.0), LENGTHS, (0,))
+    fails = lambda run: math.inf if run.arm == "a" and (run.rate == 2 or run.length < 0.9) else 5 - math.log(run.length)
+    progress, order = simulated(course, fails)
+    assert progress.rate("a") == 1.0
+    crossing = progress.crossing("a", 0)
+    outcomes = {run: Outcome(fails(run), 0.0, run.length, 1, 2.0) for run in order if math.isfinite(fails(run))}
+    assert crossing.after.length == 1.0 and reached(crossing, outcomes, progress.target).flops == 1.0
+
+
+def test_the_shortest_length_may_reach_the_target_and_scores_take_length_one():
+    course = Course({"bert": "", "a": "bert"}, frozenset(), (1.0,), (0.5, 1.0), (0, 1), scores=True)
+    progress, order = simulated(course, lambda run: 5.0 - (run.arm == "a") - math.log(run.length))
+    assert progress.crossing("a", 1) == Crossing(None, Run("a", 1.0, 0.5, 1))
+    assert {Run("a", 1.0, 1.0, seed) for seed in (0, 1)} <= set(order)
+
+
+def test_means_and_ratios_are_geometric_with_intervals_of_student_and_welch():
+    found = mean([1.0, 2.0, 4.0])  # logarithms 0, 1 and 2 of 2: deviation log 2
+    half = STUDENT_2 * math.log(2) / math.sqrt(3)
+    assert found.value == pytest.approx(2.0)
+    assert found.interval == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)), rel=1e-6)
+    assert mean([3.0]).interval is None
+    # Equal variances: Welch has 4 degrees of freedom, and t = log 2 / (log 2 · √(2/3)).
+    both = ratio([2.0, 4.0, 8.0], [1.0, 2.0, 4.0])
+    half = STUDENT_4 * math.log(2) * math.sqrt(2 / 3)
+    assert both.value == pytest.approx(2.0)
+    assert both.interval == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)), rel=1e-6)
+    t = math.sqrt(3 / 2)
+    x = t**2 / 4  # the t distribution with 4 degrees of freedom in closed form
+    assert both.p_value == pytest.approx(1 - 3 / 4 * t / math.sqrt(1 + x) * (1 - x / (3 * (1 + x))))
+    assert ratio([2.0], [1.0, 3.0]).interval is None
+
+
+def test_the_products_of_muon_are_those_of_its_program():
+    shapes = ((3, 8, 4), (2, 4, 4))
+    found = 0
+    for shape in shapes:
+        program = jax.make_jaxpr(orthogonalized)(np.zeros(shape, np.float32))
+        for equation in program.eqns:
+            if equation.primitive.name == "dot_general":
+                (contracted, _), _ = equation.params["dimension_numbers"]
+                inner = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+                found += 2 * inner * math.prod(equation.outvars[0].aval.shape)
+    table = {str(shape): Matrix(shape[1:], math.prod(shape)) for shape in shapes} | {"bias": Matrix(None, 7)}
+    assert optimizer_flops(OptimizerConfig(name="muon"), table) == found > 0
+    assert optimizer_flops(OptimizerConfig(), table) == 0
+
+
+@dataclasses.dataclass
+class Matrix:
+    """What `optimizer_flops` asks of a parameter."""
+
+    matrix: tuple[int, int] | None
+    size: int
+
+
+@pytest.fixture(scope="module")
+def speedrun(small_store, tmp_path_factory) -> Speedrun:
+    """A reference and two changes, with a task."""
+    home = tmp_path_factory.mktemp("speedrun")
+    phase = PhaseConfig(steps=8, sequence_length=32, batch_size=16, learning_rate=1e-2)
+    config = run_config(small_store, "", phases=(phase,), evaluation=EvaluationConfig(every_steps=0, sequences=32))
+    (home / "base.json").write_text(json.dumps(to_dict(config)))
+    (home / "topics").mkdir()
+    for name, text in {"train": sentences(64, 0), "dev": sentences(40, 1)}.items():
+        (home / "topics" / f"{name}.tsv").write_text(text)
+    options = FAST | {"epochs": 1, "data": TaskDataConfig(dir="topics")}
+    return Speedrun(
+        title="A short ladder",
+        base=str(home / "base.json"),
+        options={"warmup_steps": Share(0.25)},
+        arms=(
+            SpeedrunArm(name="bert"),
+            SpeedrunArm(name="single", options={"data.sentence_pairs": "none", "masking.rate": 0.3}),
+            SpeedrunArm(
+                name="two",
+                on="single",
+                options={"optimizer.name": "muon"},
+                phases=({"steps": Share(0.75), "sequence_length": 16, "batch_size": 32}, {"learning_rate": 5e-3}),
+            ),
+        ),
+        rates=(1.0,),
+        lengths=(0.5, 1.0, 2.0),
+        seeds=1,
+        sequence_length=24,
+        sequences=32,
+        tasks={"topics": dataclasses.replace(task_defaults("text"), **options)},
+        measures=(Measure(metric="accuracy", of="topics"),),
+    )
+
+
+def planned(speedrun: Speedrun, workdir="never", words: tuple[str, ...] = (), **options):
+    plan = speedrun_plan(speedrun, SpeedrunConfig(workdir=str(workdir), **options), given_words(list(words)))
+    plan.describe(jax.devices()[:1])
+    return plan
+
+
+@pytest.fixture(scope="module")
+def plan(speedrun):
+    return planned(speedrun)
+
+
+def test_a_length_is_a_number_of_operations_and_steps_are_shares_of_it(plan):
+    whole = plan.flops(Run("bert", 1.0, 1.0, 0))
+    reference = plan.config(Run("bert", 1.0, 2.0, 3))
+    assert (reference.total_steps, reference.phases[0].warmup_steps, reference.seed) == (16, 4, 3)
+    config = plan.config(Run("two", 0.5, 2.0, 0))
+    first, second = config.phases
+    assert first.steps == round(0.75 * config.total_steps) and first.warmup_steps == round(0.25 * config.total_steps)
+    assert (first.learning_rate, second.learning_rate) == (0.5e-2, 2.5e-3)
+    assert config.masking.rate == 0.3 and config.optimizer.name == "muon"  # what it takes from the arm that it changes
+    # By hand: the steps of each phase, its rows, and the products of Muon in every step.
+    model = plan.model(Run("two", 1.0, 1.0, 0))
+    rows = [model.training_flops(16, 5) * 32, model.training_flops(32, 10) * 16]
+    expected = first.steps * rows[0] + second.steps * rows[1]
+    expected += config.total_steps * optimizer_flops(config.optimizer, model.parameters)
+    assert plan.flops(Run("two", 0.5, 2.0, 0)) == expected
+    assert expected == pytest.approx(2 * whole, rel=0.5 / config.total_steps * 2)
+    assert plan.tokens(Run("two", 1.0, 2.0, 0)) == first.steps * 16 * 32 + second.steps * 32 * 16
+
+
+def test_all_arms_are_measured_on_the_same_texts_with_the_same_masks(plan, small_store):
+    batches = []
+    for arm in plan.recipes:
+        given = plan.common(plan.config(Run(arm, 1.0, 1.0, 7)))
+        phase = resolve_phases(given)[-1]
+        store = open_store(str(small_store))
+        (held_out,) = held_out_examples(given, phase, [HeldOut("", store, "held_out")]).values()
+        batches.append(held_out.batch(np.arange(16)))
+    for other in batches[1:]:
+        assert other.keys() == batches[0].keys()
+        for name, array in other.items():
+            np.testing.assert_array_equal(array, batches[0][name])
+    assert batches[0]["input_ids"].shape == (16, 24) and not batches[0]["token_type_ids"].any()
+
+
+@dataclasses.dataclass
+class HeldOut:
+    """A store of which documents are held out."""
+
+    name: str
+    store: object
+    split: str
+
+
+def test_the_common_loss_is_that_of_an_independent_evaluation(plan, finished):
+    """Of a run on pairs at another length: NumPy's forward pass over the texts one by one, and its mean."""
+    config, _ = finished
+    given = plan.common(config)
+    found = held_out_metrics(config.workdir, given, jax.devices()[:1])
+    model, store = load(config.workdir), open_store(config.data.path)
+    examples = Examples(store, given, dataclasses.replace(resolve_phases(given)[-1]), "held_out", seed=2019)
+    batch = examples.batch(np.arange(32))
+    logits = numpy_bert.forward(jax.device_get(model.params), model.config, batch)["mlm_logits"]
+    words = np.log(numpy_bert.softmax(logits))
+    right = np.take_along_axis(words, batch["masked_ids"][:, :, None], axis=-1)[:, :, 0]
+    assert found["mlm_loss"] == pytest.approx(-(right * batch["masked_weights"]).sum() / batch["masked_weights"].sum())
+    assert not {name for name in found if "sentence" in name}
+
+
+class Killed(BaseException):
+    """In place of kill -9."""
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Pre-trainings that take no time: their common loss follows from the arm and the steps; returns those done."""
+    done = []
+
+    def pretrain(config, devices):
+        place = pathlib.Path(config.workdir)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "run.json").write_text(json.dumps({"run_id": "x", "starts": [{}]}))
+        done.append(config)
+        return speedrun_loop_result
+
+    def measured(workdir, given, devices):
+        steps = done[-1].total_steps
+        return {"mlm_loss": 6.0 - (done[-1].masking.rate == 0.3) - math.log(steps) / 2, "mlm_accuracy": 0.1}
+
+    speedrun_loop_result = type("Result", (), {"exit_code": 0})()
+    monkeypatch.setattr(speedrun_loop, "pretrain", pretrain)
+    monkeypatch.setattr(speedrun_loop, "held_out_metrics", measured)
+    monkeypatch.setattr(speedrun_report, "write_picture", lambda *_: None)
+    return done
+
+
+def run(speedrun: Speedrun, workdir: pathlib.Path, **options) -> int:
+    home = pathlib.Path(speedrun.base).parent
+    given = options.pop("given", Given())
+    config = SpeedrunConfig(workdir=str(workdir), task_data=str(home), **options)
+    return run_speedrun(speedrun, config, given, devices=jax.devices()[:1])
+
+
+def test_a_speedrun_that_was_killed_resumes_and_others_take_what_nobody_has(
+    speedrun, made_up, tmp_path, monkeypatch, capsys
+):
+    workdir, really = tmp_path / "work", speedrun_loop.held_out_metrics
+
+    def killed(*given):
+        if len(made_up) == 3:
+            raise Killed
+        return really(*given)
+
+    monkeypatch.setattr(speedrun_loop, "held_out_metrics", killed)
+    with pytest.raises(Killed):
+        run(speedrun, workdir)
+    monkeypatch.setattr(speedrun_loop, "held_out_metrics", really)
+    before = {file: file.stat().st_mtime_ns for file in workdir.rglob(OUTCOME)}
+    assert len(before) == 2
+    # Another process has the run that is due, and ends while this one waits for it.
+    home = workdir / "runs/single/rate_1/length_1/seed_0"
+    home.mkdir(parents=True, exist_ok=True)
+    owner, waited = Owner(home, "taken.json"), []
+
+    def wait(seconds):
+        waited.append(seconds)
+        owner.release()
+
+    monkeypatch.setattr(speedrun_loop.time, "sleep", wait)
+    assert run(speedrun, workdir, arms=("single",)) == 0
+    assert waited and all(file.stat().st_mtime_ns == at for file, at in before.items())
+    table, results = (workdir / "table.md").read_text(), json.loads((workdir / "results.json").read_text())
+    # The other arm has everywhere one nat less, so the shortest run reaches the target.
+    assert "| single | bert | 0.01 | ≤ " in table and results["target"] == pytest.approx(6 - math.log(8) / 2)
+    made = {(each["arm"], each["length"]) for each in results["runs"]}
+    assert made == {("bert", 1.0), ("bert", 0.5), ("single", 1.0), ("single", 0.5)}
+    (workdir / "table.md").unlink()
+    monkeypatch.setattr(speedrun_report, "write_picture", write_picture)
+    assert run(speedrun, workdir, arms=("single",), render=True) == 0
+    assert (workdir / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert (workdir / "table.md").read_text() == table and len(made_up) == 5
+    capsys.readouterr()
+
+
+def test_an_arm_that_never_gets_there_is_shown_as_such_and_a_failure_costs_no_other(
+    speedrun, made_up, tmp_path, monkeypatch, capsys
+):
+    worse = SpeedrunArm(name="worse", options={"masking.rate": 0.4})
+    small = dataclasses.replace(speedrun, arms=(speedrun.arms[0], worse, *speedrun.arms[1:2]))
+    really, metrics = speedrun_loop.pretrain, speedrun_loop.held_out_metrics
+
+    def failing(config, devices):
+        if config.masking.rate == 0.3:
+            raise RuntimeError("out of\nmemory")
+        return really(config, devices)
+
+    late = lambda workdir, given, devices: {
+        name: value + 2 * ("worse" in workdir) for name, value in metrics(workdir, given, devices).items()
+    }
+    monkeypatch.setattr(speedrun_loop, "pretrain", failing)
+    monkeypatch.setattr(speedrun_loop, "held_out_metrics", late)
+    assert run(small, tmp_path / "work") == 1
+    table = (tmp_path / "work/table.md").read_text()
+    assert "| worse | bert | 0.01 | > 2 × (0 of 1 seeds reach it) |" in table
+    assert "Failed: single, rate × 1, length 1, seed 0: out of memory" in table
+    with pytest.raises(UserError, match=r"arm bert: .*holds a run with different settings"):
+        pathlib.Path(tmp_path, "work/runs/bert/rate_1/length_1/seed_0/pretraining/checkpoints/step_000000008").mkdir(
+            parents=True
+        )
+        monkeypatch.setattr(speedrun_loop, "check_continues", different)
+        run(small, tmp_path / "work")
+    capsys.readouterr()
+
+
+def different(config):
+    raise UserError(f"{config.workdir} holds a run with different settings (phases.0.steps: 8 → 9)")
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"arms": ()}, "at least one arm, the reference"),
+        ({"arms": (SpeedrunArm(name="../x"),)}, "'../x' names a directory"),
+        ({"arms": (SpeedrunArm(name="a"), SpeedrunArm(name="a"))}, "same name"),
+        ({"arms": (SpeedrunArm(name="a", options={"seed": 1}),)}, "is the reference and changes nothing"),
+        ({"arms": (SpeedrunArm(name="a"), SpeedrunArm(name="b", on="c"))}, "changes 'c', which is no arm before it: a"),
+        ({"lengths": (0.5, 2.0)}, "lengths=0.5,2 must include 1"),
+        ({"lengths": (1.0, 0.5)}, "lengths=1,0.5 must be positive numbers, ascending"),
+        ({"rates": ()}, "rates= must be positive"),
+        ({"seeds": 0}, "seeds=0"),
+        ({"measures": (Measure(metric="accuracy", of="mnli"),)}, "'mnli'; the tasks are topics"),
+        (
+            {"arms": (SpeedrunArm(name="a"), SpeedrunArm(name="b", phases=({"steps": 3}, {})))},
+            "arm b: phase 0 has steps=3; expected a Share",
+        ),
+        (
+            {"arms": (SpeedrunArm(name="a"), SpeedrunArm(name="b", phases=({"steps": Share(1.0)}, {})))},
+            "leave no steps for the last one",
+        ),
+    ],
+)
+def test_a_speedrun_whose_parts_do_not_fit_is_refused(speedrun, changes, message):
+    with pytest.raises(UserError) as refused:
+        check_speedrun(dataclasses.replace(speedrun, **changes))
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "options, words, message",
+    [
+        ({"masking.rat": 0.3}, (), "arm a: unknown option masking.rat; perhaps you meant masking.rate"),
+        ({"steps": 9}, (), "arm a: phases.0.steps follows from the length of a run"),
+        ({"masking.rate": 0.3}, ("--masking.rate=0.2",), "masking.rate is what the arms of this study differ in"),
+        ({}, ("--workdir=x",), "workdir=x: every run of a speedrun starts afresh"),
+        ({"data.held_out": 0.2}, (), "arm a: data.held_out=0.2, where the reference has 0.1: all arms read the same"),
+        ({"data.path": "nowhere"}, (), "arm a: data.path=nowhere, where the reference has "),
+        ({"model.vocab_size": 99}, (), "arm a: model.vocab_size=99, but "),
+        ({"objective.name": "left_to_right", "model.direction": "left_to_right", "model.pair_head": False}
+         | {"data.sentence_pairs": "none"}, (), "arm a: objective.name=left_to_right does not predict masked words"),
+        ({}, ("--data.path=",), "arm bert: "),
+        ({"sequence_length": 16, "model.max_position_embeddings": 16}, (), "less than sequence_length=24 of the"),
+    ],
+    ids=["unknown", "steps", "both", "place", "held-out", "texts", "vocabulary", "objective", "store", "length"],
+)  # fmt: skip
+def test_what_an_arm_cannot_be_is_refused_before_anything_runs(speedrun, tmp_path, options, words, message):
+    arms = (speedrun.arms[0], SpeedrunArm(name="a", options=options))
+    with pytest.raises(UserError) as refused:
+        planned(dataclasses.replace(speedrun, arms=arms), tmp_path / "work", words)
+    assert message in str(refused.value)
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("name", shipped_speedruns())
+def test_every_shipped_speedrun_can_be_planned(name):
+    found = load_speedrun(name)
+    plan = speedrun_plan(found, SpeedrunConfig(workdir="w"), Given())
+    assert list(plan.recipes) == [arm.name for arm in found.arms]
+    with pytest.raises(UserError, match="arms=none: this speedrun has no such arm; it has "):
+        speedrun_plan(found, SpeedrunConfig(workdir="w", arms=("none",)), Given())
+
+
+@pytest.mark.slow
+def test_a_real_speedrun_is_the_same_after_it_was_killed(speedrun, tmp_path, monkeypatch, capsys):
+    whole, broken, really = tmp_path / "whole", tmp_path / "broken", speedrun_loop.held_out_metrics
+    assert run(speedrun, whole, scores=True) == 0
+
+    def killed(*_):
+        raise Killed
+
+    monkeypatch.setattr(speedrun_loop, "held_out_metrics", killed)
+    with pytest.raises(Killed):
+        run(speedrun, broken, scores=True)
+    monkeypatch.setattr(speedrun_loop, "held_out_metrics", really)
+    assert run(speedrun, broken, scores=True) == 0
+
+    def figures(workdir):
+        runs = json.loads((workdir / "results.json").read_text())["runs"]
+        return [{name: value for name, value in each.items() if name != "cpu_seconds"} for each in runs]
+
+    assert figures(whole) == figures(broken)
+    assert all(each["scores"]["topics"].keys() for each in figures(whole) if each["length"] == 1)
+    assert "| topics accuracy |" in (whole / "table.md").read_text()
+    capsys.readouterr()
