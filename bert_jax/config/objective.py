@@ -518,8 +518,8 @@ class _EveryWord(_Objective):
         super().check_phase(phase, prefix)
         if phase.max_predictions is not None:
             raise UserError(
-                f"{self.reason}, {self.how_many}, so {prefix}max_predictions={phase.max_predictions} has no effect; leave "
-                "it out"
+                f"{self.reason}, {self.how_many}, so {prefix}max_predictions={phase.max_predictions} has no effect; "
+                "leave it out"
             )
 
 

@@ -267,8 +267,8 @@ class SpeedrunPlan:
         )
 
     def model(self, run: Run) -> Model:
-        """Return the model of a run, with the vocabulary of its store; `describe` has been called."""
-        return self._models[run.arm]
+        """Return the model of a run's first phase, with the vocabulary of its store; `describe` has been called."""
+        return self._models[run.arm][0]
 
     def tokens(self, run: Run) -> int:
         """Return the positions that a run reads, padding included."""

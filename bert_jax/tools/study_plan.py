@@ -395,7 +395,9 @@ def run_flops(config: Config, models: Sequence[Model]) -> float:
     optimizer."""
     updates = config.total_steps * optimizer_flops(config.optimizer, models[0].parameters)
     return updates + sum(
-        stage.steps * stage.batch_size * models[stage.index].training_flops(stage.sequence_length, stage.max_predictions)
+        stage.steps
+        * stage.batch_size
+        * models[stage.index].training_flops(stage.sequence_length, stage.max_predictions)
         for stage in resolve_stages(config)
     )
 

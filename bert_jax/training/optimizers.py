@@ -279,11 +279,11 @@ def optimizer_flops(config: OptimizerConfig, parameters: ParameterTable) -> int:
     """
     if config.name != "muon":
         return 0
-    found = 0
+    found, iterations = 0, len(ORTHOGONALIZATIONS[config.orthogonalization])
     for entry in parameters.values():
         if entry.matrix is not None:
             rows, columns = sorted(entry.matrix)
-            found += entry.size // (rows * columns) * ITERATIONS * 2 * (2 * rows * rows * columns + rows**3)
+            found += entry.size // (rows * columns) * iterations * 2 * (2 * rows * rows * columns + rows**3)
     return found
 
 
