@@ -2,15 +2,19 @@
 
 import dataclasses
 import io
+import signal
 
 import jax
 import numpy as np
 import pytest
+from family_runs import MESHES, on_mesh
+from forked_run import run
+from processes import EXHAUSTIVE
 from rich.console import Console
-from small_pretraining import assert_resumed_exactly, pretrain, rows, run_config, source_of
+from small_pretraining import assert_resumed_exactly, pretrain, rows, run_config, run_evaluate, source_of
 
 import bert_jax
-from bert_jax.checkpoints.record import rank
+from bert_jax.checkpoints.record import rank, read_record
 from bert_jax.config import (
     Config,
     DataConfig,
@@ -295,10 +299,9 @@ def test_a_stored_step_is_opened_as_the_phase_that_took_it_computed_it(trained, 
     assert directions == {1: "left_to_right", 3: "left_to_right", 4: "both", 6: "both"}
     ids = np.array([[2, 10, 11, 12], [2, 10, 11, 13]], np.int32)
     batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": 0 * ids + 1}
-    for step, alike in ((3, True), (6, False)):
-        model = bert_jax.load(steps[step])
-        states = jax.jit(model.network.encode)(model.params, *batch.values()).last_hidden_state[:, 1]
-        assert np.array_equal(states[0], states[1]) == alike
+    model = bert_jax.load(steps[3])
+    states = jax.jit(model.network.encode)(model.params, *batch.values()).last_hidden_state[:, 1]
+    assert np.array_equal(states[0], states[1])
     convert(steps[3], tmp_path / "converted", to="bert_jax")
     assert open_stored(str(tmp_path / "converted")).model.direction == "left_to_right"
     assert open_stored(trained.workdir).history["config"]["model"]["direction"] == "both"
