@@ -25,9 +25,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from bert_jax.config import Config, MeshConfig, Phase, config_of_phase, resolve_phases
-from bert_jax.config.pretraining import phase_notes
 from bert_jax.config.checks import check
 from bert_jax.config.commands import PlanConfig, check_plan
+from bert_jax.config.pretraining import phase_notes
 from bert_jax.devices.hardware import Shortage, peak_flops, shortage_of
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, write_atomically
