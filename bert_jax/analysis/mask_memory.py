@@ -99,8 +99,7 @@ def mask_gap(
     """
     at_least(1, sequences=sequences, fresh_masks=fresh_masks, batch_size=batch_size)
     config = read_config(run)
-    phases = resolve_phases(config)
-    seen = [config_of_phase(config, phase.index) for phase in phases]
+    phases, seen = resolve_phases(config), [config_of_phase(config, index) for index in range(len(config.phases))]
     for each in seen:
         check_measurable(each.objective, each.data, phases, run)
     corpus, held_out = open_corpus(config), None

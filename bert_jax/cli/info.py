@@ -54,9 +54,9 @@ def run_info(config: Config) -> None:
             "published models of this form."
         )
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=size))
-    teacher_size = _teacher_size(config)
-    console.print(parameter_table(config, teacher_size))
-    console.print(state_line(config, teacher_size))
+    teacher_size, whole = _teacher_size(config), _with_all_heads(config)
+    console.print(parameter_table(whole, teacher_size))
+    console.print(state_line(whole, teacher_size))
     console.print(flops_table(config))
     console.print(
         "computed: the share of these operations that a step executes; the last of unrolled layers runs only at the "
@@ -70,6 +70,12 @@ def run_info(config: Config) -> None:
     for index in range(len(config.phases)):
         if notes := phase_notes(config, index):
             console.print(f"Phase {index}: {', '.join(notes)}.", soft_wrap=True)
+
+
+def _with_all_heads(config: Config) -> Config:
+    """Return the options as the phase sees them that trains most heads, which the model has from the start."""
+    seen = [config_of_phase(config, index) for index in range(len(config.phases))]
+    return max(seen, key=lambda each: (len(each.objective.parts), each.data.has_pair_labels), default=config)
 
 
 def _teacher_size(config: Config) -> int | None:

@@ -467,7 +467,10 @@ class PhaseData:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
-    """A part of training at one sequence length. The paper: 900,000 steps at 128, then 100,000 at 512."""
+    """A part of training at one sequence length. The paper: 900,000 steps at 128, then 100,000 at 512.
+
+    A phase may replace options of the run that need no other arrays; --phases.0.masking.rate=0.3 --help shows which.
+    """
 
     steps: int = option(1_000_000, resume="last")
     """Number of optimizer steps of the phase."""
@@ -497,13 +500,13 @@ class PhaseConfig:
     moments: Literal["keep", "reset"] = "keep"
     """Whether the optimizer's moments, and its step count for bias correction, are kept or reset at the switch to this
     phase."""
-    masking: PhaseMasking = option(PhaseMasking(), before=PhaseMasking())
+    masking: PhaseMasking = option(PhaseMasking(), of=("changes",), before=PhaseMasking())
     """Masking of this phase, instead of the run's."""
-    objective: PhaseObjective = option(PhaseObjective(), before=PhaseObjective())
+    objective: PhaseObjective = option(PhaseObjective(), of=("changes",), before=PhaseObjective())
     """Objective of this phase, instead of the run's."""
-    model: PhaseModel = option(PhaseModel(), before=PhaseModel())
+    model: PhaseModel = option(PhaseModel(), of=("changes",), before=PhaseModel())
     """Direction, reach and dropout of the model in this phase, instead of the run's."""
-    data: PhaseData = option(PhaseData(), before=PhaseData())
+    data: PhaseData = option(PhaseData(), of=("changes",), before=PhaseData())
     """Packing, pairs and temperature of this phase, instead of the run's."""
 
     @property

@@ -199,7 +199,8 @@ def losses(model, config, mesh, steps: int = 4) -> tuple[list[dict], dict]:
 
 def source_of(config: Config, resumed: bool = False):
     """The model that the parameters of a run start from."""
-    return open_source(config.init_from, config.init_from_layers, config.model, config.objective, resumed)
+    given = config.init_from, config.init_from_layers, config.model, config.objective, resumed
+    return open_source(*given, config.init_from_changes)
 
 
 def assert_filled_in(model, samples) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import pathlib
-import types
 
 import jax
 import numpy as np
@@ -199,8 +198,7 @@ def test_what_has_another_form_is_no_sample():
 @pytest.mark.parametrize("given, parts", [(LeftToRight(), ("mlm",)), (MaskedWords(), ("pooler",))])
 def test_of_what_fills_no_masks_in_nothing_is_noted_and_that_is_said(given, parts, caplog):
     model = bert_jax.BertForPreTraining(bert_jax.ModelConfig(vocab_size=61), parts=parts)
-    learner = types.SimpleNamespace(objective=types.SimpleNamespace(model=model))
-    assert make_samples(learner, evaluation=None, tokenizer=None, objective=given, count=3) is None
+    assert make_samples(model, evaluation=None, tokenizer=None, objective=given, shardings=None, count=3) is None
     form = f"the model BertForPreTraining with objective.name={given.name}"
     assert f"evaluation.samples=3 notes nothing: {form}" in caplog.text
 

@@ -27,6 +27,7 @@ from rich.table import Table
 from bert_jax.config import Config, MeshConfig, Phase, config_of_phase, resolve_phases
 from bert_jax.config.checks import check
 from bert_jax.config.commands import PlanConfig, check_plan
+from bert_jax.config.pretraining import phase_notes
 from bert_jax.devices.hardware import Shortage, peak_flops, shortage_of
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, write_atomically
@@ -584,7 +585,8 @@ def run_plan(options: PlanConfig, words: list[str]) -> int:
         Console(stderr=True, highlight=False).print(expected, markup=False, soft_wrap=True)
     plan = make_plan(config, topology, options.search)
     tables = sections(topology, plan.phases, plan.candidates, options.price_per_chip_hour)
-    verdict = _verdict(plan)
+    notes = ((number, phase_notes(config, number)) for number in range(len(config.phases)))
+    verdict = [*(f"Phase {number}: {', '.join(told)}." for number, told in notes if told), *_verdict(plan)]
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200

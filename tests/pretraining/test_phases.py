@@ -1,0 +1,413 @@
+"""Phases that change what is trained: masks, objective, direction, reach, dropout, packing, pairs, temperature."""
+
+import dataclasses
+import io
+import signal
+
+import jax
+import numpy as np
+import pytest
+from family_runs import MESHES, on_mesh
+from forked_run import run
+from processes import EXHAUSTIVE
+from rich.console import Console
+from small_pretraining import assert_resumed_exactly, pretrain, rows, run_config, run_evaluate, source_of
+
+import bert_jax
+from bert_jax.checkpoints.record import rank, read_record
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    LeftToRight,
+    ModelConfig,
+    PhaseConfig,
+    RecurrentConfig,
+    ReplacedTokens,
+    Rope,
+    ScheduleConfig,
+    Window,
+    config_of_phase,
+    phase_of_step,
+    resolve_phases,
+)
+from bert_jax.config.checks import check, resolve_mixtures
+from bert_jax.config.options import from_dict, is_harmless, to_dict
+from bert_jax.config.pretraining import (
+    CheckpointConfig,
+    EvaluationConfig,
+    PhaseData,
+    PhaseMasking,
+    PhaseModel,
+    PhaseObjective,
+    StatusConfig,
+    phase_notes,
+)
+from bert_jax.data.store import open_store
+from bert_jax.devices import sharding
+from bert_jax.errors import UserError
+from bert_jax.formats.conversion import convert
+from bert_jax.formats.opening import open_stored
+from bert_jax.pretraining import make_learner
+from bert_jax.tools.doctor import run_checks
+from bert_jax.tools.report import events as table_of_events
+from bert_jax.tools.report import held_out
+from bert_jax.tools.status import read_run, run_status
+from bert_jax.training.events import read_events
+from bert_jax.training.state import create_state
+from bert_jax.training_data import Examples
+
+LEFT_TO_RIGHT = {
+    "objective": PhaseObjective(name="left_to_right"),
+    "model": PhaseModel(direction="left_to_right"),
+    "data": PhaseData(sentence_pairs="none"),
+}
+
+
+def phase(**changes) -> PhaseConfig:
+    usual = {"steps": 3, "sequence_length": 32, "batch_size": 8, "learning_rate": 1e-2, "warmup_steps": None}
+    return PhaseConfig(**usual | changes)
+
+
+def test_a_phase_sees_its_own_options_and_otherwise_those_of_the_run():
+    """The recipe of mmBERT: rates 30, 15 and 5 %, temperatures 0.7, 0.5 and 0.3, languages added in the decay."""
+    config = Config(
+        model=ModelConfig(positions=Rope(), window=Window(local_window=8)),
+        data=DataConfig(mixture="en,de", mixture_temperature=0.7),
+        phases=(
+            phase(masking=PhaseMasking(rate=0.3)),
+            phase(data=PhaseData(mixture_temperature=0.5), model=PhaseModel(rope_theta=160_000.0, local_window=0)),
+            phase(mixture="en,de,cy", data=PhaseData(mixture_temperature=0.3), masking=PhaseMasking(rate=0.05)),
+        ),
+    )
+    seen = [config_of_phase(check(config), index) for index in range(3)]
+    assert [each.masking.rate for each in seen] == [0.3, 0.15, 0.05]
+    assert [each.data.mixture_temperature for each in seen] == [0.7, 0.5, 0.3]
+    assert [[part.path for part in parts] for parts in resolve_mixtures(config)] == [["en", "de"]] * 2 + [
+        ["en", "de", "cy"]
+    ]
+    assert [each.model.positions.rope_theta for each in seen] == [10_000.0, 160_000.0, 10_000.0]
+    assert [each.model.window and each.model.window.local_window for each in seen] == [8, None, 8]
+    assert [each.max_predictions for each in resolve_phases(config)] == [10, 5, 2]
+    for index, each in enumerate(seen):
+        assert config_of_phase(each, index) == each and from_dict(Config, to_dict(each)) == each
+    assert config_of_phase(Config(), 0) == Config()
+    assert phase_notes(config, 2) == ("masking.rate=0.05", "data.mixture_temperature=0.3")
+
+
+def test_the_phase_of_a_step_is_the_one_that_took_it():
+    config = Config(phases=(phase(steps=3), phase(steps=2)))
+    assert [phase_of_step(config, step) for step in range(7)] == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_masks_and_errors_mean_nothing_to_a_phase_that_predicts_every_word():
+    config = Config(data=DataConfig(noise=dataclasses.replace(DataConfig().noise, rate=0.1)))
+    masking = dataclasses.replace(config.masking, rate=0.4, unit="whole_word")
+    config = check(dataclasses.replace(config, masking=masking, phases=(phase(**LEFT_TO_RIGHT), phase())))
+    first, second = (config_of_phase(config, index) for index in range(2))
+    assert (first.objective, first.model.direction, first.data.noise.rate) == (LeftToRight(), "left_to_right", 0)
+    assert (second.masking, second.data) == (masking, config.data)
+    assert [each.max_predictions for each in resolve_phases(config)] == [31, 13]
+    assert phase_notes(config, 1) == ("pooler and head for pairs starts afresh",)
+
+
+ROPE = {"model": ModelConfig(positions=Rope())}
+WRONG = {
+    "a rate that no slot can hold": (
+        {"phases": (phase(), phase(max_predictions=5, masking=PhaseMasking(rate=0.3)))},
+        r"phases\.1\.max_predictions=5 cannot hold the 9\.6 tokens that phases\.1\.masking\.rate=0\.3 .* it to 10",
+    ),
+    "a direction that sees the answer": (
+        {"phases": (phase(**LEFT_TO_RIGHT | {"model": PhaseModel()}),)},
+        r"phases\.0 replaces: objective\.name=left_to_right .* model\.direction=both it would see the answer",
+    ),
+    "pairs": (
+        {"phases": (phase(**LEFT_TO_RIGHT | {"data": PhaseData()}),)},
+        r"phases\.0 replaces: .* reads single texts, but data\.sentence_pairs=nsp",
+    ),
+    "masks of nothing": (
+        {"phases": (phase(**LEFT_TO_RIGHT, masking=PhaseMasking(rate=0.2)),)},
+        r"phases\.0 replaces: .* masks none, so masking\.rate=0\.2 has no effect",
+    ),
+    "a number of predictions": (
+        {"phases": (phase(**LEFT_TO_RIGHT, max_predictions=5),)},
+        r"phases\.0\.max_predictions=5 has no effect",
+    ),
+    "rope where there is none": (
+        {"phases": (phase(model=PhaseModel(rope_theta=2e4)),)},
+        r"phases\.0 replaces: model\.rope_theta=20000\.0 belongs to model\.positions=rope",
+    ),
+    "a window as long as the rows": (
+        ROPE | {"phases": (phase(), phase(model=PhaseModel(local_window=40)))},
+        r"model\.local_window=40 .*sequence_length=32",
+    ),
+    "an option without effect": (
+        {"phases": (phase(masking=PhaseMasking(ngram_max=2)),)},
+        r"phases\.0 replaces: masking\.ngram_max=2 belongs to masking\.unit=ngram",
+    ),
+    "a weight of another objective": (
+        {"phases": (phase(objective=PhaseObjective(next_word_weight=1.0)),)},
+        r"phases\.0 replaces: objective\.next_word_weight=1\.0 belongs to objective\.name=two_directions",
+    ),
+    "a temperature without a mixture": (
+        {"phases": (phase(data=PhaseData(mixture_temperature=0.5)),)},
+        r"phases\.0 replaces: data\.mixture_temperature=0\.5 has no effect without data\.mixture",
+    ),
+    "a temperature beside weights": (
+        {"data": DataConfig(mixture="a=1,b=2"), "phases": (phase(data=PhaseData(mixture_temperature=0.5)),)},
+        r"phases\.0\.data\.mixture_temperature=0\.5, but data\.mixture=a=1,b=2 says",
+    ),
+    "a generator": (
+        {
+            "objective": ReplacedTokens(),
+            "model": ModelConfig(pair_head=False),
+            "data": DataConfig(sentence_pairs="none"),
+            "phases": (phase(), phase(objective=PhaseObjective(name="masked_words"))),
+        },
+        r"phases\.1\.objective\.name=masked_words needs other arrays than objective\.name=replaced_tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_a_phase_is_said_in_one_line(case):
+    changes, message = WRONG[case]
+    with pytest.raises(UserError, match=message) as error:
+        check(Config(**changes))
+    assert "\n" not in str(error.value)
+
+
+def test_phases_that_would_train_different_arrays_are_refused_before_anything_is_compiled():
+    model = RecurrentConfig(hidden_size=16, num_layers=1, vocab_size=64, pair_head=False)
+    phases = (phase(), phase(model=PhaseModel(direction="left_to_right")))
+    config = check(Config(model=model, data=DataConfig(sentence_pairs="none"), phases=phases))
+    with pytest.raises(UserError, match=r"phases\.1\.model\.direction=left_to_right would have phases 0 and 1 train"):
+        make_learner(config, sharding.make_mesh(config.mesh, jax.devices()[:1]))
+
+
+def test_what_an_earlier_phase_has_used_may_not_change():
+    for name in ("masking.rate", "objective.name", "model.direction", "model.rope_theta", "data.packing"):
+        assert not is_harmless(Config, f"phases.0.{name}: None → 1")
+
+
+def test_the_best_step_is_that_of_the_latest_phase_by_its_own_loss():
+    record = lambda number, **metrics: {"position": {"phase": number}, "metrics": metrics}
+    names = "next_word_loss", "mlm_loss"
+    assert rank(record(0, next_word_loss=3.0), names) == (0, 3.0)
+    assert rank(record(1, next_word_loss=1.0, mlm_loss=2.0), names) == (-1, 2.0)
+    assert rank(record(1, next_word_loss=1.0), names) is None
+    assert rank(record(4, mlm_loss=2.0), ("mlm_loss",)) == (-4, 2.0) and rank(record(0, mlm_loss=2.0), ()) is None
+
+
+def test_masks_are_those_of_the_phase(small_store):
+    """Predicted, masked and random tokens, counted over 512 rows, against the options; left to right, every token."""
+    shares = PhaseMasking(rate=0.3, mask_share=0.5, random_share=0.25)
+    phases = phase(), phase(masking=shares), phase(masking=PhaseMasking(rate=0.05)), phase(**LEFT_TO_RIGHT)
+    config = run_config(small_store, "", phases=phases)
+    store = open_store(small_store)
+    tokenizer = store.tokenizer()
+    for index, (rate, masked, kept) in enumerate([(0.15, 0.8, 0.1), (0.3, 0.5, 0.25), (0.05, 0.8, 0.1)]):
+        examples = Examples(store, check(config), index)
+        batch = examples.batch(np.arange(512))
+        lengths, used = batch["attention_mask"].sum(1), batch["masked_weights"] > 0
+        np.testing.assert_array_equal(used.sum(1), np.maximum(1, np.rint(rate * lengths)))  # the original's rule
+        shown = np.take_along_axis(batch["input_ids"], batch["masked_positions"], 1)[used]
+        deviation = 5 * np.sqrt(0.25 / used.sum())  # five standard deviations of a share, at most
+        assert np.mean(shown == tokenizer.mask_id) == pytest.approx(masked, abs=deviation)
+        assert np.mean(shown == batch["masked_ids"][used]) == pytest.approx(kept, abs=deviation + 1 / 200)
+    batch = Examples(store, config, 3).batch(np.arange(64))
+    assert (batch["masked_weights"].sum(1) == batch["attention_mask"].sum(1) - 1).all()
+    assert not (batch["input_ids"] == tokenizer.mask_id).any()
+
+
+MODEL = ModelConfig(
+    hidden_size=16, num_layers=1, num_heads=2, max_position_embeddings=32, hidden_dropout=0.0, attention_dropout=0.0
+)
+
+
+def left_to_right_first(store, workdir, **changes) -> Config:
+    """Three steps left to right, then three of masked words and pairs with fresh moments, at a constant rate."""
+    masking = PhaseMasking(rate=0.3, unit="whole_word")
+    second = phase(masking=masking, moments="reset", schedule="restart", warmup_steps=0)
+    base = run_config(
+        store,
+        workdir,
+        model=MODEL,
+        schedule=ScheduleConfig(name="constant"),
+        phases=(phase(**LEFT_TO_RIGHT, warmup_steps=0), second),
+        evaluation=EvaluationConfig(every_steps=0, sequences=32, batch_size=32),
+        checkpoint=CheckpointConfig(every_steps=1, keep_last=10),
+    )
+    return dataclasses.replace(base, **changes)
+
+
+@pytest.fixture(scope="module")
+def trained(small_store, tmp_path_factory):
+    config = left_to_right_first(small_store, tmp_path_factory.mktemp("phases") / "run")
+    pretrain(config)
+    return config
+
+
+def alone(config: Config, seed: int, params=None) -> list[dict[str, float]]:
+    """Return the metrics of three steps for one objective with moments of zero, without a run and without phases.
+
+    Args:
+      seed: of the examples.
+      params: to start from; None for those that the seed of the run gives.
+    """
+    mesh, store = sharding.make_mesh(config.mesh, jax.devices()[:1]), open_store(config.data.path)
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=store.vocab_size))
+    learner, examples = make_learner(config, mesh), Examples(store, config, seed=seed)
+    if params is None:
+        state = create_state(learner.objective.model, learner.optimizer, mesh, config.seed)
+    else:
+        state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), learner.abstract)
+        state = jax.device_put(dataclasses.replace(state, params=params), learner.shardings)
+    (only,), found = learner.stages, []
+    step = learner.train_step(only)
+    for number in range(only.steps):
+        batch = examples.batch(np.arange(number * only.batch_size, (number + 1) * only.batch_size))
+        state, values = step(state, sharding.to_global(mesh, batch, only.batch_size))
+        found.append({name: float(jax.device_get(value)) for name, value in values.items()})
+    return found
+
+
+def test_the_losses_of_each_phase_are_those_of_a_run_of_its_objective_alone(trained):
+    """From the same parameters on the same examples, with options of the run in place of those of phases."""
+    plain = dataclasses.replace(trained, phases=(phase(warmup_steps=0),))
+    first = dataclasses.replace(
+        plain,
+        objective=LeftToRight(),
+        model=dataclasses.replace(MODEL, direction="left_to_right"),
+        data=dataclasses.replace(trained.data, sentence_pairs="none"),
+    )
+    second = dataclasses.replace(plain, masking=dataclasses.replace(trained.masking, rate=0.3, unit="whole_word"))
+    switch = bert_jax.load(f"{trained.workdir}/checkpoints/step_000000003")
+    found = alone(first, 0) + alone(second, 1 << 32, switch.params)
+    logged = rows(trained.workdir)
+    assert len(logged) == len(found) == 6
+    for row, values in zip(logged, found, strict=True):
+        for name in row.keys() - {"kind", "step", "skipped"}:
+            assert row[name] == values[name], name
+    assert {"next_word_loss"} == {name for row in logged[:3] for name in row if name.endswith("_loss")}
+    assert {"mlm_loss", "next_sentence_loss"} == {name for row in logged[3:] for name in row if name.endswith("_loss")}
+
+
+def test_a_stored_step_is_opened_as_the_phase_that_took_it_computed_it(trained, tmp_path):
+    """Its direction decides whether the first state knows of the last token."""
+    steps = {step: f"{trained.workdir}/checkpoints/step_{step:09d}" for step in (1, 3, 4, 6)}
+    directions = {step: open_stored(path).model.direction for step, path in steps.items()}
+    assert directions == {1: "left_to_right", 3: "left_to_right", 4: "both", 6: "both"}
+    ids = np.array([[2, 10, 11, 12], [2, 10, 11, 13]], np.int32)
+    batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": 0 * ids + 1}
+    model = bert_jax.load(steps[3])
+    states = jax.jit(model.network.encode)(model.params, *batch.values()).last_hidden_state[:, 1]
+    assert np.array_equal(states[0], states[1])
+    convert(steps[3], tmp_path / "converted", to="bert_jax")
+    assert open_stored(str(tmp_path / "converted")).model.direction == "left_to_right"
+    assert open_stored(trained.workdir).history["config"]["model"]["direction"] == "both"
+
+
+def test_status_report_and_doctor_know_the_phase(trained):
+    told = [row for row in read_events(f"{trained.workdir}/events.jsonl") if row["event"] == "phase"]
+    assert [(row["phase"], row["step"], row["objective"]) for row in told] == [
+        (0, 0, "left_to_right"),
+        (1, 3, "masked_words"),
+    ]
+    assert told[1]["afresh"] == ["the moments of the optimizer", "pooler and head for pairs"]
+    history = read_run(trained.workdir)
+    assert {term.name for term in history.terms} == {"next_word", "mlm", "next_sentence"}
+    assert (history.main_loss, history.word_loss) == ("mlm_loss", "mlm_loss")
+    output = io.StringIO()
+    facts = run_status(trained.workdir, StatusConfig(), Console(file=output, width=200, highlight=False))
+    assert facts["phase"]["number"] == 1 and facts["phase"]["begin"] == 3
+    assert "1 (of 2): steps 4 to 6, length 32, masking.unit=whole_word, masking.rate=0.3" in output.getvalue()
+    assert facts["held_out"].keys() >= {"mlm_loss", "next_sentence_loss"} and facts["alarms"] == []
+    checks = {each.name: each for each in run_checks(history, trained, None)}
+    assert not checks["evaluation of nothing"].is_wrong and not checks["masks that select nothing"].is_wrong
+    runs = {"run": history}
+    assert [row[2] for row in table_of_events(runs).rows].count("phase") == 2
+    assert [row[1:3] for row in held_out(runs).rows] == [["last", "6"]]
+
+
+def test_a_run_resumes_exactly_at_the_switch(trained):
+    assert_resumed_exactly(trained, (4, 5, 6))
+    moved = dataclasses.replace(trained.phases[0], model=PhaseModel(), objective=PhaseObjective(), data=PhaseData())
+    with pytest.raises(UserError, match=r"phases\.0\.model\.direction: left_to_right → None"):
+        pretrain(dataclasses.replace(trained, phases=(moved, trained.phases[1])))
+
+
+def test_a_model_may_change_its_direction_where_that_is_asked_for(trained):
+    step = f"{trained.workdir}/checkpoints/step_000000003"
+    config = dataclasses.replace(trained, init_from=step, model=dataclasses.replace(MODEL, vocab_size=200))
+    config = dataclasses.replace(config, phases=(phase(),))
+    with pytest.raises(
+        UserError,
+        match=r"model\.direction is both here and left_to_right there.* add: "
+        r"--model\.direction=left_to_right; or, .* --init_from_changes=direction",
+    ):
+        source_of(config)
+    assert source_of(dataclasses.replace(config, init_from_changes=("direction",))) is not None
+    with pytest.raises(UserError, match="model.norm_position is pre here"):
+        model = dataclasses.replace(config.model, norm_position="pre")
+        source_of(dataclasses.replace(config, model=model, init_from_changes=("direction",)))
+
+
+def every_kind(store, workdir) -> Config:
+    """Direction and objective; masks, pairs and moments; reach, dropout and packing change, each for three steps."""
+    reach = PhaseModel(rope_theta=160_000.0, local_window=4, global_every=3, hidden_dropout=0.0, attention_dropout=0.2)
+    packed = PhaseData(packing="on", sentence_pairs="none")
+    phases = (
+        phase(**LEFT_TO_RIGHT),
+        phase(masking=PhaseMasking(rate=0.3, unit="span", mask_share=1.0, random_share=0.0), moments="reset"),
+        phase(model=reach, data=packed, masking=PhaseMasking(rate=0.05), objective=PhaseObjective(mlm_weight=0.5)),
+        phase(objective=PhaseObjective(span_boundary_weight=1.0), data=PhaseData(sentence_pairs="none")),
+    )
+    model = ModelConfig(
+        hidden_size=32,
+        num_layers=2,
+        num_heads=2,
+        max_position_embeddings=64,
+        positions=Rope(),
+        window=Window(local_window=8, global_every=2),
+    )
+    return run_config(
+        store,
+        workdir,
+        model=model,
+        phases=phases,
+        evaluation=EvaluationConfig(every_steps=2, sequences=32, batch_size=32),
+        checkpoint=CheckpointConfig(every_steps=1, keep_last=20),
+    )
+
+
+@pytest.mark.slow
+def test_every_kind_of_switch_is_resumed_exactly_and_has_the_losses_of_one_device_on_meshes(small_store, tmp_path):
+    config = every_kind(small_store, tmp_path / "run")
+    pretrain(config)
+    whole = rows(config.workdir)
+    assert len(whole) == 12 and [row["step"] for row in rows(config.workdir, "evaluation")] == [2, 4, 6, 8, 10, 12]
+    for lost in (range(4, 13), range(5, 13), range(7, 13), range(9, 13), range(10, 13)):  # at a switch or after it
+        assert_resumed_exactly(config, lost)
+    for mesh in MESHES if EXHAUSTIVE else MESHES[:2]:
+        split = on_mesh(config, mesh, tmp_path)
+        bert_jax.pretrain(split, devices=jax.devices()[:8])
+        losses = [[row["loss"] for row in found] for found in (whole, rows(split.workdir))]
+        np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5, err_msg=f"{mesh}")
+    newest = read_record(max((tmp_path / "run/checkpoints").glob("step_*")) / "record")["metrics"]
+    measured = run_evaluate(config.workdir, config).metrics  # by the objective and the masks of the last phase
+    assert measured == pytest.approx(newest, rel=1e-5) and "span_boundary_loss" in measured
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_around_its_switches_is_resumed_exactly(small_store, tmp_path):
+    whole, killed = (
+        dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, every_steps=2))
+        for config in (every_kind(small_store, tmp_path / name) for name in ("whole", "killed"))
+    )
+    assert run(whole)[0] == 0
+    for step in (4, 7, 10):  # each start is killed soon after a step that it has not taken before
+        assert run(killed, dies_after=step)[0] == -signal.SIGKILL
+    code, output = run(killed)
+    assert code == 0 and "resuming from step" in output, output
+    assert rows(killed.workdir) == rows(whole.workdir) and len(rows(whole.workdir)) == 12
+    assert rows(killed.workdir, "evaluation") == rows(whole.workdir, "evaluation")
