@@ -86,7 +86,7 @@ def attention_norm(
       seed: of all draws.
     """
     small = dataclasses.replace(
-        config, vocab_size=length, vocab_pad_multiple=1, hidden_dropout=0.0, scaled_outputs=False
+        config, vocab_size=length, vocab_pad_multiple=1, hidden_dropout=0.0, scaled_outputs=False, zero_outputs=False
     )
     embeddings = bert_architecture(small, ComputeConfig(dtype="float32")).embeddings
     ids, mask = jnp.arange(length)[None], AttentionMask(padding=jnp.ones((1, length), jnp.int32))

@@ -575,7 +575,7 @@ class _LayerOptions(_EncoderOptions):
     group_layers: int = option(1, of=("sharing", "all"))
     """Number of layers with parameters of their own that a group repeats (ALBERT's inner_group_num)."""
 
-    logit_cap: float | None = None
+    logit_cap: float | None = option(None, before=None)
     """Bound c of the logits of words, which become c · tanh(x / c) (soft-capped logits; Gemma 2, arXiv 2408.00118: 30).
     None: they have no bound."""
 
@@ -618,7 +618,7 @@ class _AttentionOptions(_LayerOptions):
     """Whether the initial weights of the maps that end a residual branch (the output of attention, and that of the
     feed-forward network) are divided by √(2 · num_layers), so that a deep model's states grow no more than a shallow
     one's, as in Megatron and ModernBERT."""
-    zero_outputs: bool = False
+    zero_outputs: bool = option(False, before=False)
     """Whether the initial weights of those maps are 0 instead, so that at first no branch adds anything to the
     embeddings, as in Fixup (Zhang et al. 2019, arXiv 1901.09321). They learn from the first step on, and what is below
     them from the second."""
@@ -742,10 +742,10 @@ class ModelConfig(_FormOptions, _AttentionOptions):
     in BERT."""
     embedding_norm: bool = option(True, of=("norm_position", "pre"))
     """With norm_position=pre, whether the sum of the embeddings is normalized. NeoBERT and EuroBERT do without."""
-    query_key_norm: bool = False
+    query_key_norm: bool = option(False, before=False)
     """Whether queries and keys are divided by their root mean square in each head, with a scale that is learned, before
     positions turn them (QK-norm; Henry et al. 2020, arXiv 2010.04245), so that no score outgrows the softmax."""
-    value_embeddings: Literal["none", "ends", "all"] = "none"
+    value_embeddings: Literal["none", "ends", "all"] = option("none", before="none")
     """Layers that add vectors of the words themselves to the values of their attention, times a factor of each layer
     that is learned and begins at 1: none, the first and the last (ends), or all (modded-nanogpt, Jordan et al. 2024).
     The vectors are a second table of words, the same for all those layers."""

@@ -440,7 +440,7 @@ class _MasksWords(_Objective):
 class _WithZLoss:
     """Option of the objectives whose words have one softmax."""
 
-    z_loss_weight: float = 0.0
+    z_loss_weight: float = option(0.0, before=0.0)
     """Weight of the z-loss: the square of the logarithm of the sum by which the softmax of the words divides, so that
     logits do not drift (PaLM, arXiv 2204.02311: 1e-4). 0: it is not added."""
 

@@ -140,10 +140,12 @@ class OptimizerConfig:
     """Decay rate of the second moment."""
     momentum: float = option(0.95, of=("name", "muon"))
     """Decay rate of the momentum of matrices."""
-    momentum_warmup_steps: int = option(0, of=("name", "muon"))
+    momentum_warmup_steps: int = option(0, of=("name", "muon"), before=0)
     """Number of updates over which that rate rises from 0.85 (the speedrun of GPT-2: 300). 0: it is the same from the
     first one on."""
-    orthogonalization: Literal["newton_schulz", "polar_express"] = option("newton_schulz", of=("name", "muon"))
+    orthogonalization: Literal["newton_schulz", "polar_express"] = option(
+        "newton_schulz", of=("name", "muon"), before="newton_schulz"
+    )
     """Polynomials that take the singular values of the momentum to about 1, five of them. newton_schulz: always the
     same one, after which they are between 0.68 and 1.14 if they were above 0.01 of the norm. polar_express: each the
     best one for where those before it end (Amsel et al. 2025, arXiv 2505.16932); after them, those that were above

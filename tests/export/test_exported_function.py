@@ -66,6 +66,10 @@ OTHERS = {  # what no model type of transformers has
     "global tokens": lambda: words_of(local_window=2, global_tokens=1),
     "dynamic": lambda: words_of(positions="rope", rope_scaling="dynamic", rope_scale=2.0, rope_trained_length=6),
     "yarn": lambda: words_of(positions="rope", rope_scaling="yarn", rope_scale=2.0, rope_trained_length=6),
+    "recipe": lambda: words_of(
+        **{"query_key_norm": True, "value_embeddings": "ends", "num_layers": 3, "logit_cap": 3.0},
+        **{"positions": "rope", "norm_position": "pre", "activation": "relu_squared"},
+    ),
     "mask decoder": lambda: stored_model(dataclasses.replace(FIRST, vocab_size=24), ("mlm", "mask_decoder")),
 }
 
