@@ -41,6 +41,7 @@ from bert_jax.analysis.results import TaskScore
 from bert_jax.analysis.signal import Initialisation, draw_initialisation, draw_positions, init
 from bert_jax.analysis.spelling import SpellingNoise, TaskNoise, draw_noise, draw_task_noise, noise, task_noise
 from bert_jax.analysis.vector_tasks import VectorScores, vector_scores
+from bert_jax.analysis.widths import WidthChanges, draw_widths, width_changes
 from bert_jax.analysis.words import (
     ContextSimilarity,
     SenseSimilarity,
@@ -60,4 +61,4 @@ __all__ += ["tagging_task", "Pruning", "RemovalCurve", "draw_pruning", "keep_lay
 __all__ += ["Initialisation", "draw_initialisation", "draw_positions", "init", "SpellingNoise", "TaskNoise"]
 __all__ += ["draw_noise", "draw_task_noise", "noise", "task_noise", "ContextSimilarity", "SenseSimilarity"]
 __all__ += ["draw_context_similarity", "draw_sense_similarity", "similarity", "word_senses", "VectorScores"]
-__all__ += ["vector_scores"]
+__all__ += ["vector_scores", "WidthChanges", "draw_widths", "width_changes"]

@@ -22,7 +22,7 @@ vector a with s⁴ |x|² in each direction, Ĉ = mean_j (x_j - x̄)(x_j - x̄)�
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ from rich.table import Table
 
 from bert_jax.analysis import results
 from bert_jax.analysis.layers import units
+from bert_jax.analysis.widths import WidthChanges, draw_widths, tell_widths, width_changes
 from bert_jax.config import ComputeConfig, EncoderConfig, ModelConfig
 from bert_jax.config.analyses import InitConfig
 from bert_jax.config.options import to_dict
@@ -230,6 +231,7 @@ def _fresh(config: ModelConfig, kind: str, depth: int) -> BertForPreTraining:
         norm_position=kind,
         first_attention_norm=True,
         sharing="none",
+        scaling=None,
         hidden_dropout=0.0,
         attention_dropout=0.0,
     )
@@ -402,6 +404,8 @@ class Initialisation:
     """Similarity of positions; None for a model without a table of them."""
     costs: StepCosts
     """Operations and memory of a step, by length."""
+    widths: WidthChanges | None
+    """What the first steps change, by width; None if no widths are compared."""
     model: str
     """Path or name of the model."""
 
@@ -413,11 +417,17 @@ def init(
     lengths: tuple[int, ...] = InitConfig.lengths,
     draws: int = 64,
     length: int = 64,
+    widths: tuple[int, ...] = InitConfig.widths,
+    width_steps: int = InitConfig.width_steps,
+    width_rate: float = InitConfig.width_rate,
+    width_optimizer: Literal["adamw", "muon"] = "adamw",
     seed: int = 0,
     name: str = "",
     progress: bool = True,
 ) -> Initialisation:
-    """Return how a model begins: norms of attention, growth by depth, positions, and what a step costs.
+    """Return how a model begins: norms of attention, growth by depth, positions, what a step costs and what it changes.
+
+    All but the last is of the model without model.scaling.
 
     Args:
       model: a configuration, or a model whose configuration is taken, and whose position table is compared with both
@@ -426,6 +436,8 @@ def init(
       lengths: tokens of a sequence for the costs; those beyond the positions of the model are left out.
       draws: number of initializations for each number of heads; a 16th of it, and at least 2, for states and gradients.
       length: tokens of a sequence in all other measurements.
+      widths: hidden sizes that are compared in `widths.width_changes`, by steps of number, rate and optimizer
+        `width_steps`, `width_rate` and `width_optimizer`; without any, nothing is.
       seed: of everything that is drawn.
       name: of the result; by default the path of the model.
 
@@ -434,21 +446,26 @@ def init(
     """
     name = name or (model.path if isinstance(model, PretrainedModel) else "")
     config = _described(model.config if isinstance(model, PretrainedModel) else model, name)
-    config = dataclasses.replace(config, vocab_size=config.assumed_vocab_size)
+    scaled = dataclasses.replace(config, vocab_size=config.assumed_vocab_size)
+    config = dataclasses.replace(scaled, scaling=None)
     possible = _possible(config, heads, lengths, draws, length)
     learned = None
     if isinstance(model, PretrainedModel) and "position" in model.params["embeddings"]:
         learned = np.asarray(jax.device_get(model.params["embeddings"]["position"]["table"]), np.float64)
-    with progress_bar("measurements", 3 + len(possible[1]), visible=progress) as move_to:
+    total = 3 + len(possible[1]) + 2 * len(set(widths))
+    with progress_bar("measurements", total, visible=progress) as move_to:
         norm = attention_norm(config, possible[0], draws=draws, length=length, seed=seed)
         move_to(1)
         growth = depth_growth(config, draws=max(2, draws // 16), length=length, seed=seed)
         move_to(2)
         positions = position_similarity(config, learned, seed) if config.position_table is not None else None
-        moved = iter(range(3, 4 + len(possible[1])))
-        move_to(next(moved))
-        costs = step_costs(config, possible[1], done=lambda: move_to(next(moved)))
-    return Initialisation(norm, growth, positions, costs, name)
+        moved = iter(range(3, total + 1))
+        done = lambda: move_to(next(moved))
+        done()
+        costs = step_costs(config, possible[1], done=done)
+        options: Any = {"steps": width_steps, "rate": width_rate, "rule": width_optimizer, "length": length}
+        changes = width_changes(scaled, widths, **options, seed=seed, done=done) if widths else None
+    return Initialisation(norm, growth, positions, costs, changes, name)
 
 
 def _described(config: EncoderConfig, name: str) -> ModelConfig:
@@ -567,7 +584,8 @@ def run_init(path: str, options: InitConfig) -> None:
     config = to_dict(model) if isinstance(model, EncoderConfig) else results.model_fingerprint(model)
     compute = results.call_with(init, options, model, name=path)
     positions = lambda result: None if result.positions is None else draw_positions(result.positions, path)
-    draw = {"init": draw_initialisation, "positions": positions}
+    widths = lambda result: None if result.widths is None else draw_widths(result.widths)
+    draw = {"init": draw_initialisation, "positions": positions, "widths": widths}
     results.Analysis("init", Initialisation, _tables, draw).run(options, {"model": config}, compute)
 
 
@@ -577,7 +595,7 @@ def _model(path: str) -> PretrainedModel | EncoderConfig:
     return load_config(path).model if named and not epath.Path(path).is_dir() else load(path)
 
 
-def _tables(result: Initialisation) -> Iterator[Table]:
+def _tables(result: Initialisation) -> Iterator[Table | str]:
     norm, growth, costs = result.norm, result.growth, result.costs
     ratios = map("{:.3f} ± {:.3f}".format, norm.ratio, norm.standard_error)
     columns = [("heads", "", norm.heads), ("norm", ".4f", norm.measured), ("law", ".4f", norm.predicted)]
@@ -597,3 +615,5 @@ def _tables(result: Initialisation) -> Iterator[Table]:
     columns = [("tokens", "", costs.lengths), ("GFLOP, XLA", ".3f", costs.flops / 1e9)]
     columns += [("closed form", ".3f", costs.closed_flops / 1e9), ("MB, XLA", ".2f", costs.bytes / 1e6)]
     yield results.columns_table([*columns, ("closed form", ".2f", costs.closed_bytes / 1e6)], "a step, per sequence")
+    if result.widths is not None:
+        yield from tell_widths(result.widths)

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from bert_jax.config.options import option
 from bert_jax.config.pretraining import EDITS, ErrorUnit, NoiseConfig, check_noise
-from bert_jax.errors import UserError, at_least
+from bert_jax.errors import UserError, at_least, need_positive
 
 Examined = Literal["model", "run", "sizes"]
 """What an analysis is given: a stored model, a work directory of pre-training, or a configuration or model."""
@@ -349,8 +349,8 @@ class InitConfig:
     """analyze init MODEL --output=DIR
 
     Measure a model before its first step, and compare it with theory: the norm of attention by the number of heads,
-    states and gradients by depth for post-norm and pre-norm, the similarity of positions, and operations and memory by
-    length.
+    states and gradients by depth for post-norm and pre-norm, the similarity of positions, operations and memory by
+    length, and what the first steps change in wider and wider models.
 
     MODEL is the name of a shipped configuration (bert_mini), a configuration file, or anything that bert_jax.load
     opens. Only its sizes are used, except that its learned positions are compared with both ways to initialize them.
@@ -369,12 +369,26 @@ class InitConfig:
     """Number of initializations per number of heads. States and gradients use a sixteenth of it, and at least 2."""
     length: int = 64
     """Sequence length, in tokens, of all other measurements."""
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    """Hidden sizes at which some steps are taken, to see whether what they change depends on the width, with the rates
+    and initial values as they are and with those of model.scaling. Empty: none."""
+    width_steps: int = option(2, of=("widths",))
+    """Number of those steps."""
+    width_rate: float = option(1e-3, of=("widths",))
+    """Learning rate of those steps, at every width."""
+    width_optimizer: Literal["adamw", "muon"] = option("adamw", of=("widths",))
+    """Optimizer of those steps; weights do not decay."""
     seed: int = 0
     """Seed of everything that is drawn at random."""
 
     def check(self) -> None:
         """Raise a UserError if an option cannot work."""
         _check_places(self.output)
+        need_positive(self, "", "width_steps", "width_rate")
+        if self.widths and (len(set(self.widths)) < 2 or min(self.widths) < 1):
+            raise UserError(
+                f"widths={','.join(map(str, self.widths))} must be two or more hidden sizes, for a slope, or nothing"
+            )
         if self.draws < 2:
             raise UserError(f"draws={self.draws} must be at least 2, or there is no sampling error")
         for name in ("heads", "lengths"):

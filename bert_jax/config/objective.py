@@ -673,9 +673,9 @@ class ReplacedTokens(_MasksWords):
                 times = [getattr(each.scaling, name)(each) for each in (discriminator, model)]
                 if times[0] != times[1]:
                     raise UserError(
-                        f"model.scaling has a base whose generator is no whole number wide or deep ({name}: "
-                        f"{times[1]:g} times that of the base, and {times[0]:g} for the discriminator); give a generator "
-                        "that is a quarter or half as wide, and as deep, as the discriminator"
+                        f"the generator of model.scaling's base would not be a whole number wide or deep ({name}: "
+                        f"{times[1]:g} times the base, and {times[0]:g} times for the discriminator); choose sizes of "
+                        "objective.generator so that it is, such as a quarter of the discriminator's width"
                     )
         if self.mask_decoder and model.num_layers < 2:
             raise UserError(

@@ -334,8 +334,8 @@ def scale_by_rates(parameters: ParameterTable, config: OptimizerConfig) -> optax
 def at_rates(parameters: ParameterTable, updates: Any, muon: bool = False) -> Any:
     """Return the updates times the factor of each array's rate.
 
-    The values of Adam's update have a size, and those of Muon's with UPDATE_SIZE too, but its singular values are all
-    alike: the largest grows like the root of the width, where that of an update whose values agree grows like the width.
+    Values of Adam's update are about 1 and agree, so the largest singular value of a matrix grows like its width. Those
+    of Muon's are about UPDATE_SIZE, and its singular values all alike, so they grow like the root of the width alone.
     """
 
     if not is_scaled(parameters):
