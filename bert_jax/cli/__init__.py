@@ -18,16 +18,16 @@ COMMANDS = {
         *(commands.demo, commands.train_vocab, commands.extend_vocab, commands.prepare, commands.inspect),
         *(commands.describe, commands.count, commands.info, commands.plan, commands.bench, commands.analyze),
         *(commands.config, commands.pretrain, commands.study, commands.launch, commands.status, commands.report),
-        *(commands.doctor, commands.evaluate, commands.fill_mask, commands.score, commands.finetune),
-        *(commands.predict, commands.results, commands.index, commands.search, commands.mine),
-        *(commands.serve, commands.convert),
+        *(commands.doctor, commands.evaluate, commands.fill_mask, commands.generate, commands.score),
+        *(commands.finetune, commands.predict, commands.results, commands.index, commands.search),
+        *(commands.mine, commands.serve, commands.convert),
     )
 }
 """All commands by name, in the order of `bert-jax help`."""
 
 COMPUTING = (
-    *("demo", "pretrain", "study", "evaluate", "fill-mask", "score", "analyze", "finetune"),
-    *("predict", "index", "search", "mine", "serve"),
+    *("demo", "pretrain", "study", "evaluate", "fill-mask", "generate", "score", "analyze"),
+    *("finetune", "predict", "index", "search", "mine", "serve"),
 )
 """The commands that run a model in their own process."""
 

@@ -19,7 +19,7 @@ import difflib
 import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -105,13 +105,13 @@ def log_probabilities(
     progress: bool | None = None,
 ) -> list[np.ndarray]:
     """Return the logarithms of the probabilities of the tokens at `places` of each row, float32 as many."""
-    expand = _whole if _before(model) else _Copies(model.tokenizer, unit)
+    expand: Callable[[Row, np.ndarray], list[_Copy]] = _whole if _before(model) else _Copies(model.tokenizer, unit)
     sizes = [len(ids) * (1 if _before(model) else max(len(own), 1)) for (ids, _), own in zip(rows, places, strict=True)]
     found: list[Any] = [None] * len(rows)
     groups = list(_groups(sizes))
     show = len(groups) > 1 if progress is None else progress
     for group in track(groups, "parts of the texts", len(groups), visible=show):
-        masked = [expand(*rows[number], places[number]) for number in group]
+        masked = [expand(rows[number], places[number]) for number in group]
         copies = [copy for own in masked for copy in own]
         values = iter(_computed(model, copies, batch_size))
         for number, own in zip(group, masked, strict=True):
@@ -152,8 +152,8 @@ class _Copy:
     words: np.ndarray
 
 
-def _whole(ids: np.ndarray, types: np.ndarray, places: np.ndarray) -> list[_Copy]:
-    return [_Copy(ids, types, places, ids[places])]
+def _whole(row: Row, places: np.ndarray) -> list[_Copy]:
+    return [_Copy(*row, places, row[0][places])]
 
 
 class _Copies:
@@ -163,7 +163,8 @@ class _Copies:
         self._tokenizer = tokenizer
         self._continues = tokenizer.continues_word() if unit == "word" else None
 
-    def __call__(self, ids: np.ndarray, types: np.ndarray, places: np.ndarray) -> list[_Copy]:
+    def __call__(self, row: Row, places: np.ndarray) -> list[_Copy]:
+        ids, types = row
         ends = places + 1 if self._continues is None else self._ends(ids)[places]
         found = []
         for place, end in zip(places.tolist(), ends.tolist(), strict=True):
