@@ -6,8 +6,8 @@ pieces is then judged too well, because the pieces after the masked one give it 
 too (PLL-word-l2r of Kauf and Ivanova 2023, arXiv 2305.10588). A model that reads from left to right gives the logarithm
 of its probability of the text. [CLS] and [SEP] are never among the tokens that count.
 
-The copies of a text, each with its mask, are computed in rows of several, in batches of whole rows, and the head reads
-the masked places alone. So a text has, on a CPU to the bit, the figures that it has alone (pretrained/outputs.py).
+The copies of a text, each with its mask, share rows with others (pretrained/outputs.py), and the last layer and the
+head are computed at the masked places alone. A text has the figures that it has alone, up to rounding.
 
 Minimal pairs are those of BLiMP (Warstadt et al. 2020) or CrowS-Pairs (Nangia et al. 2020). The latter are compared
 as in the code of its authors: by the tokens that both sentences have in common, each masked in turn, so that what
@@ -197,7 +197,8 @@ def _computed(model: Any, copies: Sequence[_Copy], batch_size: int) -> list[np.n
         counts = [len(copy.places) for copy in own]
         row, start = (np.repeat(values, counts) for values in text_places(batch))
         position = start + np.concatenate([copy.places for copy in own]) - before
-        values = model.runner.log_probabilities(batch, row, position, np.concatenate([copy.words for copy in own]))
+        words = np.concatenate([copy.words for copy in own])
+        values = model.runner.log_probabilities(batch, row, position, words, few=not before)
         for number, part in zip(numbers, np.split(values, np.cumsum(counts)[:-1]), strict=True):
             found[number] = part
     return found
