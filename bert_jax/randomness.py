@@ -61,6 +61,8 @@ class Stream(enum.IntEnum):
     FRESH_MASKS = 32
     DUPLICATES = 33
     MASK_RATE = 34
+    GENERATED_WORD = 35
+    GENERATED_PLACE = 36
 
 
 def bits(key: int | np.integer | np.ndarray, stream: Stream, *counters: ArrayLike) -> Any:

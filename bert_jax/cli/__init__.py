@@ -19,15 +19,15 @@ COMMANDS = {
         *(commands.describe, commands.count, commands.info, commands.plan, commands.bench, commands.analyze),
         *(commands.config, commands.pretrain, commands.study, commands.speedrun, commands.launch),
         *(commands.status, commands.report, commands.doctor, commands.replay, commands.evaluate, commands.fill_mask),
-        *(commands.score, commands.finetune, commands.predict, commands.results),
+        *(commands.generate, commands.score, commands.finetune, commands.predict, commands.results),
         *(commands.index, commands.search, commands.mine, commands.serve, commands.average, commands.convert),
     )
 }
 """All commands by name, in the order of `bert-jax help`."""
 
 COMPUTING = (
-    *("demo", "pretrain", "study", "speedrun", "replay", "evaluate", "fill-mask", "score", "analyze", "finetune"),
-    *("predict", "index", "search", "mine", "serve"),
+    *("demo", "pretrain", "study", "speedrun", "replay", "evaluate", "fill-mask", "generate", "score", "analyze"),
+    *("finetune", "predict", "index", "search", "mine", "serve"),
 )
 """The commands that run a model in their own process."""
 

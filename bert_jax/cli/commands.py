@@ -462,6 +462,32 @@ def fill_mask(arguments: list[str]) -> None:
     run_fill_mask(path, text, config)
 
 
+def generate(arguments: list[str]) -> None:
+    """generate MODEL [TEXT …] [--length=N] [--steps=N] [--output=FILE]
+
+    Write texts with a model of masked words: fill in all masks of a text step by step, or go on after it.
+
+    MODEL is as for fill-mask. TEXT is one text in quotation marks, such as "The capital of [MASK] [MASK] is Rome.",
+    whose masks are all filled in, or one without masks, after which as many as --length says are filled in. Without
+    TEXT there is nothing before them. Models that were trained to fill in texts with many masks write best
+    (objective.name=masked_diffusion).
+    """
+    path, texts, options = _with_texts(generate, arguments)
+    config = parse(commands.GenerateConfig(), options, *described(generate))
+    config.check()
+    _need(models=[path])
+    from bert_jax.cli.writing import run_generate
+
+    run_generate(path, texts or [""], config)
+
+
+def _with_texts(command: Callable[..., Any], arguments: list[str]) -> tuple[str, list[str], list[str]]:
+    """Return MODEL, which comes first, the texts after it, and the options."""
+    path, rest = positional(arguments, usage(command), "MODEL")
+    texts = list(itertools.takewhile(lambda word: not word.startswith("--") and word != "-h", rest))
+    return path, texts, rest[len(texts) :]
+
+
 def score(arguments: list[str]) -> None:
     """score MODEL [TEXT …] [--input=FILE | --pairs=FILE] [--output=FILE]
 
@@ -472,12 +498,11 @@ def score(arguments: list[str]) -> None:
     quotation marks. For pairs in the format of BLiMP the table says how often the good sentence is the more likely one.
     For CrowS-Pairs it says how often the more stereotypical one is, by the tokens that both sentences have in common.
     """
-    path, rest = positional(arguments, usage(score), "MODEL")
-    texts = list(itertools.takewhile(lambda word: not word.startswith("--") and word != "-h", rest))
-    config = parse(commands.ScoreConfig(), rest[len(texts) :], *described(score))
+    path, texts, options = _with_texts(score, arguments)
+    config = parse(commands.ScoreConfig(), options, *described(score))
     config.check(len(texts))
     _need(models=[path])
-    from bert_jax.cli.score import run_score
+    from bert_jax.cli.writing import run_score
 
     run_score(path, texts, config)
 

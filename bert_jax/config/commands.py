@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from bert_jax.config.corpora import LONGEST_LINE, MOST_EXPANSION, CorpusFormat, PrepareConfig, PreparedTextConfig
 from bert_jax.config.finetuning import FinetuneConfig
@@ -397,6 +397,65 @@ class FillMaskConfig:
 
     top_k: int = 5
     """Number of candidates to show for each [MASK]."""
+
+
+UnmaskingOrder = Literal["confidence", "random", "left_to_right"]
+"""Which masks are filled in first; see `UnmaskingConfig.order`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UnmaskingConfig:
+    """How the masks of a text are filled in, step by step."""
+
+    length: int | None = None
+    """Number of masks that are put after the text, each of which becomes a token. None: 16, or none if the text has
+    masks of its own."""
+    steps: int | None = None
+    """Number of steps, in each of which about as many masks are filled in. None: one mask at a time, which reads best;
+    with fewer steps those that are filled in together do not know of each other."""
+    temperature: float = 1.0
+    """Divisor of the logits before a word is drawn. Lower ones draw likely words more often; 0: always the likeliest
+    word."""
+    order: UnmaskingOrder | None = None
+    """Masks to be filled in first. confidence: those for which the word that was drawn is the most likely (LLaDA).
+    random: any. left_to_right: the first ones. None: confidence, or left_to_right for a model that reads in this
+    direction and can do no other."""
+    samples: int = 1
+    """Number of texts to make of each given one."""
+    seed: int = 0
+    """Seed of all draws. A text follows from it, the number of the sample, the model and the options, and not from the
+    other texts."""
+
+    def check(self) -> None:
+        """Raise a UserError if a value is out of range, or all samples would be the same."""
+        if self.order not in (None, *get_args(UnmaskingOrder)):
+            raise UserError(f"order={self.order!r:.40} must be confidence, random or left_to_right")
+        at_least(1, samples=self.samples, steps=1 if self.steps is None else self.steps)
+        at_least(0, length=self.length or 0, seed=self.seed)
+        if not 0 <= self.temperature <= 100:
+            raise UserError(f"temperature={self.temperature:g} must be from 0, always the likeliest word, to 100")
+        if self.samples > 1 and not self.temperature and self.order != "random":
+            raise UserError(
+                f"samples={self.samples} would all be the same text, because nothing is drawn with temperature=0 and "
+                f"order={self.order or 'confidence'}; set temperature=1, or order=random"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerateConfig(UnmaskingConfig):
+    """Options of `bert-jax generate`."""
+
+    show_steps: bool = False
+    """Whether to print the text after each step, with its masks."""
+    output: str = ""
+    """File to write the texts to, as JSON lines with prompt, sample and text. By default they are only printed."""
+    batch_size: int = 32
+    """Texts per batch."""
+
+    def check(self) -> None:
+        """Raise a UserError as `UnmaskingConfig.check` does."""
+        super().check()
+        at_least(1, batch_size=self.batch_size)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ pieces is then judged too well, because the pieces after the masked one give it 
 too (PLL-word-l2r of Kauf and Ivanova 2023, arXiv 2305.10588). A model that reads from left to right gives the logarithm
 of its probability of the text. [CLS] and [SEP] are never among the tokens that count.
 
-The copies of a text, each with its mask, are computed in rows of several, in batches of whole rows, and the head reads
-the masked places alone. So a text has, on a CPU to the bit, the figures that it has alone (pretrained/outputs.py).
+The copies of a text, each with its mask, share rows with others (pretrained/outputs.py), and the last layer and the
+head are computed at the masked places alone. A text has the figures that it has alone, up to rounding.
 
 Minimal pairs are those of BLiMP (Warstadt et al. 2020) or CrowS-Pairs (Nangia et al. 2020). The latter are compared
 as in the code of its authors: by the tokens that both sentences have in common, each masked in turn, so that what
@@ -19,7 +19,7 @@ import difflib
 import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -105,13 +105,13 @@ def log_probabilities(
     progress: bool | None = None,
 ) -> list[np.ndarray]:
     """Return the logarithms of the probabilities of the tokens at `places` of each row, float32 as many."""
-    expand = _whole if _before(model) else _Copies(model.tokenizer, unit)
+    expand: Callable[[Row, np.ndarray], list[_Copy]] = _whole if _before(model) else _Copies(model.tokenizer, unit)
     sizes = [len(ids) * (1 if _before(model) else max(len(own), 1)) for (ids, _), own in zip(rows, places, strict=True)]
     found: list[Any] = [None] * len(rows)
     groups = list(_groups(sizes))
     show = len(groups) > 1 if progress is None else progress
     for group in track(groups, "parts of the texts", len(groups), visible=show):
-        masked = [expand(*rows[number], places[number]) for number in group]
+        masked = [expand(rows[number], places[number]) for number in group]
         copies = [copy for own in masked for copy in own]
         values = iter(_computed(model, copies, batch_size))
         for number, own in zip(group, masked, strict=True):
@@ -152,8 +152,8 @@ class _Copy:
     words: np.ndarray
 
 
-def _whole(ids: np.ndarray, types: np.ndarray, places: np.ndarray) -> list[_Copy]:
-    return [_Copy(ids, types, places, ids[places])]
+def _whole(row: Row, places: np.ndarray) -> list[_Copy]:
+    return [_Copy(*row, places, row[0][places])]
 
 
 class _Copies:
@@ -163,7 +163,8 @@ class _Copies:
         self._tokenizer = tokenizer
         self._continues = tokenizer.continues_word() if unit == "word" else None
 
-    def __call__(self, ids: np.ndarray, types: np.ndarray, places: np.ndarray) -> list[_Copy]:
+    def __call__(self, row: Row, places: np.ndarray) -> list[_Copy]:
+        ids, types = row
         ends = places + 1 if self._continues is None else self._ends(ids)[places]
         found = []
         for place, end in zip(places.tolist(), ends.tolist(), strict=True):
@@ -196,7 +197,8 @@ def _computed(model: Any, copies: Sequence[_Copy], batch_size: int) -> list[np.n
         counts = [len(copy.places) for copy in own]
         row, start = (np.repeat(values, counts) for values in text_places(batch))
         position = start + np.concatenate([copy.places for copy in own]) - before
-        values = model.runner.log_probabilities(batch, row, position, np.concatenate([copy.words for copy in own]))
+        words = np.concatenate([copy.words for copy in own])
+        values = model.runner.log_probabilities(batch, row, position, words, few=not before)
         for number, part in zip(numbers, np.split(values, np.cumsum(counts)[:-1]), strict=True):
             found[number] = part
     return found

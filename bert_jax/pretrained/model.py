@@ -28,6 +28,7 @@ from rich.text import Text
 
 from bert_jax.checkpoints.record import fingerprint, leaf_paths
 from bert_jax.config import AttentionConfig, ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig, ModelConfig
+from bert_jax.config.commands import UnmaskingConfig, UnmaskingOrder
 from bert_jax.config.heads import Combination, FormName, Pooling, SingleVector, TokenVectors
 from bert_jax.config.options import to_dict
 from bert_jax.data.sequences import Batch, Features
@@ -64,6 +65,7 @@ from bert_jax.pretrained.encodings import (
     vector_form,
     with_prompt,
 )
+from bert_jax.pretrained.generation import OnStep, generate
 from bert_jax.pretrained.likelihood import Likelihood, Unit, likelihoods
 from bert_jax.pretrained.outputs import Compute, NextSentence, VectorsOfTokens, WeightsOfWords, computed, in_batches
 from bert_jax.pretrained.runner import Parameters, Runner, not_finite, softmax
@@ -562,6 +564,77 @@ class PretrainedModel:
     def fill_mask(self, texts: str | Iterable[str], top_k: int = 5, *, batch_size: int = 32) -> Filled | list[Filled]:
         """Return the `top_k` most likely pieces for each [MASK] of a text, or a list of these for a list of texts."""
         return fill_mask(self, texts, top_k, batch_size)
+
+    @overload
+    def generate(
+        self,
+        texts: str = "",
+        *,
+        length: int | None = None,
+        steps: int | None = None,
+        temperature: float = 1.0,
+        order: UnmaskingOrder | None = None,
+        samples: None = None,
+        seed: int = 0,
+        batch_size: int = 32,
+        on_step: OnStep | None = None,
+    ) -> str: ...
+
+    @overload
+    def generate(
+        self,
+        texts: Iterable[str],
+        *,
+        length: int | None = None,
+        steps: int | None = None,
+        temperature: float = 1.0,
+        order: UnmaskingOrder | None = None,
+        samples: int | None = None,
+        seed: int = 0,
+        batch_size: int = 32,
+        on_step: OnStep | None = None,
+    ) -> list[Any]: ...
+
+    def generate(
+        self,
+        texts: str | Iterable[str] = "",
+        *,
+        length: int | None = None,
+        steps: int | None = None,
+        temperature: float = 1.0,
+        order: UnmaskingOrder | None = None,
+        samples: int | None = None,
+        seed: int = 0,
+        batch_size: int = 32,
+        on_step: OnStep | None = None,
+    ) -> Any:
+        """Return a text in which every [MASK] is filled in, step by step, or one that goes on after the given one.
+
+        With `samples` it is a list of as many texts; for a list of texts, a list of either. Special tokens are never
+        written (bert_jax/pretrained/generation.py). Models of masked diffusion write best.
+
+        Args:
+          texts: a text, whose masks are filled in, or several; "" to write without a beginning.
+          length: number of masks that are put after each text. None: 16, or none for a text with masks.
+          steps: number of steps, in each of which about as many masks are filled in; None: one mask at a time.
+          temperature: divisor of the logits before a word is drawn; 0: the likeliest word is taken.
+          order: "confidence", "random" or "left_to_right"; None: confidence, or what the direction of the model allows.
+          samples: number of texts to make of each.
+          seed: of all draws; a text does not depend on the others.
+          batch_size: texts per batch.
+          on_step: called after each step with its number, from 1, and all texts as they are by then.
+
+        Raises:
+          UserError: the model predicts no masked words, or a text is too long or has nothing to fill in.
+        """
+        single = isinstance(texts, str)
+        several = 1 if samples is None else samples
+        options = UnmaskingConfig(
+            length=length, steps=steps, temperature=temperature, order=order, samples=several, seed=seed
+        )
+        found = generate(self, [texts] if single else list(texts), options, batch_size, on_step)
+        chosen: list[Any] = [own[0] for own in found] if samples is None else found
+        return chosen[0] if single else chosen
 
     @overload
     def next_sentence(  # pyright: ignore[reportOverlappingOverload] (a str is an Iterable[str] too)

@@ -28,7 +28,7 @@ from bert_jax.models.bert_parameters import SHARE_ROWS, TOKEN_VECTORS
 from bert_jax.models.costs import scans
 from bert_jax.models.layers import PackedTexts
 from bert_jax.models.pooling import combine, pool, read_mask, token_vectors, unit_vectors
-from bert_jax.models.protocol import EncoderOutput
+from bert_jax.models.protocol import Encoded, EncoderOutput
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.tasks import predictions
 
@@ -112,6 +112,8 @@ INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 PACKED = ("text_ids", "text_starts")  # of rows of several texts
 WORDS_AT_ONCE = 16  # masked words whose logits are computed together
 LIKELIHOODS_AT_ONCE = 64  # words whose probabilities are, of which a number each is returned
+SLOTS = 16  # places of a row of several texts that the last layer computes, or twice as many where they are short
+HEAD_ROWS = 64  # fewest rows of a product whose bits are those of any other (BLOCK of pretrained/outputs.py)
 
 
 class Runner:
@@ -134,6 +136,7 @@ class Runner:
         self.states: Compiled = Compiled(_states, network, parameters, mesh, ("collect", "decoded"))
         self.mlm_head: Compiled = Compiled(BertForPreTraining.mlm_logits, network, parameters, mesh)
         self.words: Compiled = Compiled(_words, network, parameters, mesh)
+        self.read: Compiled = Compiled(_read, network, parameters, mesh)
         self.likely: Compiled = Compiled(_log_probabilities, network, parameters, mesh)
         self.hidden_words: Compiled = Compiled(BertForPreTraining.hidden_logits, network, parameters, mesh)
         self.gated_losses: Compiled = Compiled(_gated_losses, network, parameters, mesh)
@@ -210,12 +213,21 @@ class Runner:
             logits = host({"input_ids": row[part]}, self.words({"places": places}, encoded=encoded))
             yield logits
 
-    def log_probabilities(self, batch: Batch, row: np.ndarray, position: np.ndarray, word: np.ndarray) -> np.ndarray:
+    def log_probabilities(
+        self, batch: Batch, row: np.ndarray, position: np.ndarray, word: np.ndarray, few: bool
+    ) -> np.ndarray:
         """Return float32 [M]: the logarithms of the probabilities of these words at these places of the batch.
 
-        As in `masked_words`, the head always computes as many. XLNet, whose words are hidden otherwise, has none.
+        As in `masked_words`, the head always computes as many. With `few` places, in ascending rows, the last layer is
+        computed there alone where it can be. XLNet, whose words are hidden otherwise, has none.
         """
-        encoded = self._encoded(batch, decoded=True)
+        self._network.require("mlm")
+        if few and self._network.reads_alone:
+            slots, position = _slots(batch["input_ids"].shape, row, position)
+            names = (*INPUTS, *PACKED)
+            encoded = self.read({name: batch[name] for name in names if name in batch} | {"positions": slots})
+        else:
+            encoded = self._encoded(batch, decoded=True)
         found = np.zeros(len(row), np.float32)
         for first in range(0, len(row), LIKELIHOODS_AT_ONCE):
             part = slice(first, first + LIKELIHOODS_AT_ONCE)
@@ -336,14 +348,36 @@ def _states(network: BertForPreTraining, params: Any, batch: Any, collect: str, 
     return output if collect == "attentions" else output._replace(attentions=None)
 
 
-def _words(network: BertForPreTraining, params: Any, batch: Any, encoded: EncoderOutput) -> jax.Array:
+def _words(network: BertForPreTraining, params: Any, batch: Any, encoded: Encoded) -> jax.Array:
     """Return logits [M, V] at the places [M, 2] of the states [B, L, H]."""
     chosen = jax.tree.map(lambda states: states[tuple(batch["places"].T)][None], encoded._replace(pooled=None))
     positions = jnp.arange(len(batch["places"]), dtype=jnp.int32)[None]
     return network.mlm_logits(params, {"masked_positions": positions}, chosen)[0]
 
 
-def _log_probabilities(network: BertForPreTraining, params: Any, batch: Any, encoded: EncoderOutput) -> jax.Array:
+def _read(network: BertForPreTraining, params: Any, batch: Any) -> Encoded:
+    """Return the last states at `positions` [B, M], which the head for masked words reads."""
+    network = dataclasses.replace(network, parts=("mlm",))
+    params = {part: tree for part, tree in params.items() if part not in ("pooler", "next_sentence")}
+    inputs = (batch[name] for name in INPUTS)
+    return network.read(params, *inputs, batch["positions"], texts=PackedTexts.of(batch))
+
+
+def _slots(shape: tuple[int, int], row: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions [B, M] of the rows of a batch, and the slot of each place there; rows ascend.
+
+    Their number changes as little as can be, so that few shapes are compiled, and is HEAD_ROWS at least in all rows.
+    """
+    rows, _ = shape
+    slot = np.arange(len(row)) - np.searchsorted(row, row)
+    most = 1 << int(slot.max(initial=0)).bit_length()
+    width = max(most, 1 if most == 1 else SLOTS, HEAD_ROWS // rows)
+    slots = np.zeros((rows, width), np.int32)
+    slots[row, slot] = position
+    return slots, slot
+
+
+def _log_probabilities(network: BertForPreTraining, params: Any, batch: Any, encoded: Encoded) -> jax.Array:
     """Return [M] for the words [M] at the places [M, 2] of the states [B, L, H]."""
     logits = _words(network, params, batch, encoded)
     own = jnp.take_along_axis(logits, batch["words"][:, None], axis=-1)[:, 0]

@@ -106,6 +106,7 @@ OPTIONS = {  # of every command
     "count": commands.CountConfig(output=""),
     "evaluate": Config(),
     "fill-mask": commands.FillMaskConfig(),
+    "generate": commands.GenerateConfig(),
     "score": commands.ScoreConfig(),
     "finetune": FinetuneConfig(),
     "predict": PredictConfig(),
@@ -423,6 +424,7 @@ report none --output=none/page.html
 doctor none
 fill-mask none [MASK]
 score none text
+generate none --length=3
 score none
 predict none --text=text
 predict model

@@ -9,7 +9,7 @@ import pytest
 from model_variants import variant
 from pretrained_model import CONFIG, SMALL, TOKENIZER, loaded, stored_model
 
-from bert_jax.cli import score
+from bert_jax.cli import writing
 from bert_jax.config.commands import ScoreConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained import likelihood
@@ -107,9 +107,9 @@ BLIMP = [
 
 def test_minimal_pairs_are_counted_by_group(model, tmp_path, monkeypatch, capsys):
     (tmp_path / "blimp.jsonl").write_text("\n".join(map(json.dumps, BLIMP)))
-    monkeypatch.setattr(score, "load_with_generator", lambda path: (model, None))
+    monkeypatch.setattr(writing, "load_with_generator", lambda path: (model, None))
     options = ScoreConfig(pairs=str(tmp_path / "blimp.jsonl"), output=str(tmp_path / "scores.jsonl"))
-    score.run_score("model", [], options)
+    writing.run_score("model", [], options)
     rows = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
     for row, pair in zip(rows, BLIMP, strict=True):
         assert row["scores"] == pytest.approx(model.score([pair["sentence_good"], pair["sentence_bad"]]))

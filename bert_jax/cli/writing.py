@@ -1,4 +1,4 @@
-"""`bert-jax score`: how likely a model finds texts, and which text of a minimal pair it prefers."""
+"""`bert-jax generate`: texts with their masks filled in; and `bert-jax score`: how likely a model finds texts."""
 
 import json
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from typing import Any
 from etils import epath
 from rich.table import Table
 
-from bert_jax.config.commands import ScoreConfig
+from bert_jax.config.commands import GenerateConfig, ScoreConfig
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
+from bert_jax.pretrained.generation import generate
 from bert_jax.pretrained.likelihood import (
     Likelihood,
     Pair,
     Preferences,
-    check_scores,
     likelihoods,
     preferences,
     read_pairs,
@@ -27,16 +27,38 @@ from bert_jax.training.trackers import screen
 MEANINGS = {"blimp": "good sentence preferred", "crows_pairs": "stereotype preferred"}
 
 
+def run_generate(path: str, prompts: Sequence[str], options: GenerateConfig) -> None:
+    """Print the texts that a model makes of `prompts`, and write them to a file if asked to."""
+    _check_output(options.output)
+    model = _opened(path)
+    console = screen(markup=False, highlight=False, soft_wrap=True)
+
+    def show(step: int, texts: list[str]) -> None:
+        for text in texts:
+            console.print(f"step {step}: {text}")
+
+    found = generate(model, prompts, options, options.batch_size, show if options.show_steps else None)
+    rows = [
+        {"prompt": prompt, "sample": number, "text": text}
+        for prompt, texts in zip(prompts, found, strict=True)
+        for number, text in enumerate(texts)
+    ]
+    if options.output:
+        _write(options.output, rows)
+        return
+    for row in rows:
+        console.print(row["text"])
+
+
 def run_score(path: str, texts: Sequence[str], options: ScoreConfig) -> None:
     """Print the scores of texts or a table of pairs, and write them to a file if asked to."""
-    if options.output and not epath.Path(options.output).parent.is_dir():
-        raise UserError(f"cannot write output={options.output}: its directory does not exist; make it, or give another")
+    _check_output(options.output)
     if options.pairs:
         form, pairs = read_pairs(options.pairs, options.group_by)
-        _score_pairs(_opened(path, options), form, pairs, options)
+        _score_pairs(_opened(path), form, pairs, options)
         return
     texts = texts or [each.text for each in read_plain_texts(options.input)]
-    model = _opened(path, options)
+    model = _opened(path)
     found = likelihoods(model, list(texts), options.unit, options.batch_size)
     if options.output:
         rows = ({"text": text, **_figures(each)} for text, each in zip(texts, found, strict=True))
@@ -50,11 +72,14 @@ def run_score(path: str, texts: Sequence[str], options: ScoreConfig) -> None:
                 console.print(f"{'':12}{value:10.3f}  {token}")
 
 
-def _opened(path: str, options: ScoreConfig) -> Any:
+def _opened(path: str) -> Any:
     model, generator = load_with_generator(path)
-    model = generator or model  # a discriminator writes no words
-    check_scores(model, options.unit)
-    return model
+    return generator or model  # a discriminator writes no words
+
+
+def _check_output(file: str) -> None:
+    if file and not epath.Path(file).parent.is_dir():
+        raise UserError(f"cannot write output={file}: its directory does not exist; make it, or give another")
 
 
 def _figures(found: Likelihood) -> dict[str, Any]:
