@@ -111,6 +111,7 @@ OPTIONS = {  # of every command
     "search": SearchConfig(),
     "mine": MineConfig(queries="", qrels="", output=""),
     "serve": ServeConfig(),
+    "average": commands.AverageConfig(),
     "convert": commands.ConvertConfig(to="bert_jax"),
 }
 
@@ -493,5 +494,5 @@ def test_help_shows_what_has_an_effect_with_the_values_that_are_given(capsys):
     assert shown("--optimizer.name=muon") - usual == {"optimizer.momentum"}
     taught = shown("--objective.distillation.teacher=/teacher") - usual
     assert {"init_from_layers", "objective.distillation.temperature"} <= taught
-    assert shown("--init_from=/model") - usual == {"init_from_layers"}
+    assert shown("--init_from=/model") - usual == {"init_from_layers", "init_from_depth", "init_from_width"}
     assert shown("--schedule.name=steep") == usual  # what cannot be is refused without --help

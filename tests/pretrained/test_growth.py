@@ -71,6 +71,15 @@ def test_copies_do_not_learn_the_same():
     assert (np.ptp(shares, axis=2) > 0.3).all() and (np.ptp(shares, axis=1) < 0.01).all()
 
 
+def test_a_device_reads_its_own_part():
+    result = grown(stored_model(PRE), large(PRE, **DOUBLE, **DEEPER), "identity", "duplicate")
+    for path, values in every_array(result).items():
+        for axis, size in enumerate(values.shape):
+            index = [slice(None)] * values.ndim
+            index[axis] = slice(size // 2, size)
+            np.testing.assert_array_equal(result.arrays[path].read(tuple(index)), values[tuple(index)], err_msg=path)
+
+
 def around_the_middle(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The array in the middle of a larger one that it fills periodically, as NumPy pads."""
     missing = [new - old for new, old in zip(shape, values.shape, strict=True)]
