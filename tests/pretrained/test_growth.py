@@ -229,6 +229,7 @@ def test_relatives_compute_the_same(small, sizes, how):
 )
 def test_a_grown_model_goes_on_learning(small_store, tmp_path, growth):
     """It begins far below a fresh one, where it is exact at the loss of its source, and learns further."""
+    exact = bool({"identity", "duplicate"} & set(growth.values()))
     phase = PhaseConfig(steps=60, sequence_length=32, batch_size=16, learning_rate=5e-3, warmup_steps=5)
     model = dataclasses.replace(MODEL, norm_position="pre", hidden_dropout=0.0, attention_dropout=0.0)
     small = run_config(
@@ -239,8 +240,10 @@ def test_a_grown_model_goes_on_learning(small_store, tmp_path, growth):
         small, {**growth, "init_from": small.workdir, "workdir": str(tmp_path / "large"), "phases.0.steps": 30}
     )
     pretrain(config)
-    before, after = ([row["mlm_loss"] for row in rows(each.workdir)] for each in (small, config))
+    same = with_options(small, {"init_from": small.workdir, "workdir": str(tmp_path / "same"), "phases.0.steps": 6})
+    pretrain(same)
+    before, after, source = ([row["mlm_loss"] for row in rows(each.workdir)] for each in (small, config, same))
     assert after[0] < before[0] - 0.5
-    if set(growth.values()) & {"identity", "duplicate"}:
-        assert abs(after[0] - np.mean(before[-10:])) < 0.3
-    assert np.mean(after[-5:]) < np.mean(before[-10:])
+    if exact:  # the first update is made at a rate of zero, so two steps tell of the parameters at the start
+        np.testing.assert_allclose(after[:2], source[:2], atol=2e-5)
+    assert np.mean(after[-5:]) < np.mean(after[:5])
