@@ -4,8 +4,9 @@
 
 As configs/modernbert_base.py, with the rates of the paper: 5e-4 for 900 billion tokens, a tenth of that for the rest.
 The paper's batch grows from 448 over the first 10 billion tokens and its model starts from tiles of the base model's
-weights; here the batch is constant and the weights are random. Weight decay is that of the paper, 1e-5 per step at
-5e-4 and 1e-6 at 5e-5. Not trained here: neither cost nor result is measured.
+weights; here the batch is constant, and the weights are random without --init_from=BASE --init_from_width=tile
+--init_from_depth=spread. Weight decay is that of the paper, 1e-5 per step at 5e-4 and 1e-6 at 5e-5. Not trained here:
+neither cost nor result is measured.
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig, ScheduleConfig

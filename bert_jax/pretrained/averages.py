@@ -40,8 +40,8 @@ def average(
     *,
     method: AverageMethod = Mean(),
     last: int = 0,
-) -> StoredModel:
-    """Write the average of several models to the new directory `output`, which all commands open; return it.
+) -> None:
+    """Write the average of several models to the new directory `output`, which `load` and all commands open.
 
     Args:
       models: what `load` opens, or RUN:STEP for one step of a run.
@@ -53,20 +53,22 @@ def average(
       UserError: the models do not have the same parameters of the same function and vocabulary, the method is for
         another number of models, or a value is not finite; nothing has been written.
     """
-    options = AverageConfig(output=os.fspath(output), method=method, last=last)
+    _write(models, AverageConfig(output=os.fspath(output), method=method, last=last))
+
+
+def _write(models: Sequence[str | os.PathLike[str]], options: AverageConfig) -> StoredModel:
+    """Write the average and return what was written."""
     options.check(len(models))
-    check_destination(output)
-    sources = open_sources(models, last)
-    options.method.check(len(sources))
-    result = averaged(sources, method)
-    with new_directory(output) as directory:
+    check_destination(options.output)
+    result = averaged(open_sources(models, options.last), options.method)
+    with new_directory(options.output) as directory:
         write_bert_jax(result, directory, by="average")
     return result
 
 
 def run_average(models: Sequence[str], options: AverageConfig) -> None:
     """Write the average and print what it is made of."""
-    result = average(models, options.output, method=options.method, last=options.last)
+    result = _write(models, options)
     made_of = result.history["made_of"]
     values = sum(math.prod(array.shape) for array in result.arrays.values())
     for source in made_of["models"]:
@@ -277,7 +279,7 @@ def _agreed(sources: list[StoredModel], ancestor: StoredModel, method: Ties) -> 
     return {path: agreed(path) for path in ancestor.arrays}
 
 
-def _least_kept(stored: StoredModel, ancestor: StoredModel, share: float) -> np.float32:
+def _least_kept(stored: StoredModel, ancestor: StoredModel, share: float) -> float:
     """Return the smallest size of the `share` of the largest changes of a model since its ancestor, over all arrays.
 
     The bits of a float32 that is not negative are ordered as it is. So two passes count them: by their upper half, and
@@ -300,7 +302,7 @@ def _least_kept(stored: StoredModel, ancestor: StoredModel, share: float) -> np.
     for each in bits():
         lower += np.bincount(each[each >> 16 == high] & 0xFFFF, minlength=1 << 16)
     low, _ = _bin_of(lower, left)
-    return np.array(high << 16 | low, np.uint32).view(np.float32)[()]
+    return float(np.array([high << 16 | low], np.uint32).view(np.float32)[0])
 
 
 def _bin_of(counts: np.ndarray, rank: int) -> tuple[int, int]:

@@ -198,7 +198,7 @@ def _wider(parameter: Parameter, array: StoredArray, shape: tuple[int, ...], how
         return array
     shown = " × ".join(f"{parameter.axes[place].name} {old[place]:,} → {shape[place]:,}" for place in sources)
     inputs = _input(parameter)
-    if how == "tile" or inputs not in sources:
+    if how == "tile" or inputs is None or inputs not in sources:
         return spread(array, sources, remark=f"{shown}: {'tiled' if how == 'tile' else 'duplicated'}")
     shares = _shares(sources[inputs], old[inputs], inputs, parameter.layer_axis)
     return spread(array, sources, shares, f"{shown}: duplicated, inputs in shares")

@@ -115,6 +115,7 @@ OPTIONS = {  # of every command
     "search": SearchConfig(),
     "mine": MineConfig(queries="", qrels="", output=""),
     "serve": ServeConfig(),
+    "average": commands.AverageConfig(),
     "convert": commands.ConvertConfig(to="bert_jax"),
 }
 
@@ -502,7 +503,8 @@ def test_help_shows_what_has_an_effect_with_the_values_that_are_given(capsys):
     assert shown("--optimizer.name=muon") - usual == of_muon
     taught = shown("--objective.distillation.teacher=/teacher") - usual
     assert {"init_from_layers", "objective.distillation.temperature"} <= taught
-    assert shown("--init_from=/model") - usual == {"init_from_layers", "init_from_changes"}
+    of_start = {f"init_from_{name}" for name in ("layers", "changes", "depth", "width")}
+    assert shown("--init_from=/model") - usual == of_start
     replaced = shown("--phases.0.masking.rate=0.3") - usual
     assert {"phases.0.masking.unit", "phases.0.objective.name", "phases.0.model.direction"} <= replaced
     assert all(re.match(r"phases\.0\.(masking|objective|model|data)\.", name) for name in replaced)

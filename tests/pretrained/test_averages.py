@@ -128,8 +128,8 @@ def test_the_command_writes_a_model_that_says_what_it_is_made_of(run, tmp_path, 
     assert [each["step"] for each in source["made_of"]["models"]] == [3, 4]
     assert stored.averaged == "mean of 2 models" and stored.history["step"] == 4
     assert stored.tokenizer is not None and stored.history["config"]["seed"] == 3
-    again = average([output, f"{directory}:1"], tmp_path / "again", method=Slerp())  # of an average, too
-    assert again.averaged == "slerp of 2 models"
+    average([output, f"{directory}:1"], tmp_path / "again", method=Slerp())  # of an average, too
+    assert open_stored(tmp_path / "again").averaged == "slerp of 2 models"
 
 
 def test_what_cannot_be_averaged_is_refused_in_one_line(run, tmp_path):

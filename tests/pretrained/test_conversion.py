@@ -415,7 +415,9 @@ def test_the_directory_says_where_it_came_from(tmp_path):
     assert saved.history["step"] == 7 and saved.history["config"]["seed"] == 3
     assert model.history["metrics"] == {"mlm_loss": 2.5}
     assert saved.history["metrics"] is None, "they were measured with other parameters"
-    with pytest.raises(UserError, match="saved holds a model that convert or model.save wrote, .* --init_from"):
+    with pytest.raises(
+        UserError, match="saved holds a model that convert, average or model.save wrote, .* --init_from"
+    ):
         workdirs.opened(tmp_path / "saved", TOKENIZER, Config())
     assert json.loads((tmp_path / "saved" / "run.json").read_text()).items() > run.items()
 

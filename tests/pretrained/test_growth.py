@@ -8,14 +8,18 @@ import numpy_bert
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 from model_variants import variant
-from modern_models import FIRST, MODERN, THIRD
+from modern_models import FIRST, MODERN, PUBLISHED, PUBLISHED_LARGE, THIRD
 from pretrained_model import TOKENIZER, every_array, stored_model
 from small_model import FLOAT32, compiled, make_batch
+from small_pretraining import MODEL, nothing_held_out, pretrain, rows, run_config
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import ModelConfig, PhaseConfig
+from bert_jax.config.options import with_options
+from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.formats.stored import check_fit
+from bert_jax.formats.stored import StoredModel, check_fit
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.pretrained.growth import grown
 from bert_jax.pretrained.initialization import check_architecture, initialize
 
@@ -71,6 +75,15 @@ def test_copies_do_not_learn_the_same():
     assert (np.ptp(shares, axis=2) > 0.3).all() and (np.ptp(shares, axis=1) < 0.01).all()
 
 
+def test_a_device_reads_its_own_part():
+    result = grown(stored_model(PRE), large(PRE, **DOUBLE, **DEEPER), "identity", "duplicate")
+    for path, values in every_array(result).items():
+        for axis, size in enumerate(values.shape):
+            index = [slice(None)] * values.ndim
+            index[axis] = slice(size // 2, size)
+            np.testing.assert_array_equal(result.arrays[path].read(tuple(index)), values[tuple(index)], err_msg=path)
+
+
 def around_the_middle(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The array in the middle of a larger one that it fills periodically, as NumPy pads."""
     missing = [new - old for new, old in zip(shape, values.shape, strict=True)]
@@ -109,6 +122,28 @@ def test_layers_are_stacked_or_spread():
     small = dataclasses.replace(PRE, num_layers=22)
     after = every_array(grown(stored := stored_model(small), large(small, num_layers=28), "spread", "same"))
     np.testing.assert_array_equal(after[path], every_array(stored)[path][published])
+
+
+def test_a_copy_of_a_first_layer_without_a_norm_gets_one():
+    small = dataclasses.replace(PRE, first_attention_norm=False)
+    before = every_array(stored := stored_model(small))["encoder/attention_norm/scale"]
+    after = every_array(grown(stored, large(small, num_layers=4), "stack", "same"))["encoder/attention_norm/scale"]
+    np.testing.assert_array_equal(after, [before[0], np.ones(16), before[0]])  # of layers 1, 0 and 1
+
+
+def test_modernbert_large_starts_from_base():
+    """The sizes of both: nothing but what the larger one has, in its shapes; no value is read."""
+
+    def unread(index):
+        raise AssertionError(index)
+
+    parameters = bert_parameters(PUBLISHED, ("mlm",))
+    arrays = {path: StoredArray(each.shape, np.dtype(np.float32), unread) for path, each in parameters.items()}
+    base = StoredModel("test", "base", PUBLISHED, arrays, TOKENIZER)
+    result = grown(base, PUBLISHED_LARGE, "spread", "tile")
+    check_architecture(result, PUBLISHED_LARGE)
+    shapes = {path: array.shape for path, array in result.arrays.items()}
+    assert shapes == {path: each.shape for path, each in bert_parameters(PUBLISHED_LARGE, ("mlm",)).items()}
 
 
 def test_the_report_says_of_each_array_where_it_came_from():
@@ -179,3 +214,36 @@ def test_relatives_compute_the_same(small, sizes, how):
     wanted, found = logits(small, tree_of(stored)), logits(result.model, tree_of(result))
     assert np.abs(wanted).max() > 0.3
     np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "growth",
+    [
+        {"init_from_depth": "identity", "model.num_layers": 4},
+        {"init_from_width": "duplicate", "model.hidden_size": 64, "model.num_heads": 4},
+        {"init_from_depth": "stack", "model.num_layers": 4},
+        {"init_from_width": "tile", "model.hidden_size": 48, "model.num_heads": 3},
+    ],
+    ids=["identity", "duplicate", "stack", "tile"],
+)
+def test_a_grown_model_goes_on_learning(small_store, tmp_path, growth):
+    """It begins far below a fresh one, where it is exact at the loss of its source, and learns further."""
+    exact = bool({"identity", "duplicate"} & set(growth.values()))
+    phase = PhaseConfig(steps=60, sequence_length=32, batch_size=16, learning_rate=5e-3, warmup_steps=5)
+    model = dataclasses.replace(MODEL, norm_position="pre", hidden_dropout=0.0, attention_dropout=0.0)
+    small = run_config(
+        small_store, tmp_path / "small", model=model, phases=(phase,), data=nothing_held_out(small_store)
+    )
+    pretrain(small)
+    config = with_options(
+        small, {**growth, "init_from": small.workdir, "workdir": str(tmp_path / "large"), "phases.0.steps": 30}
+    )
+    pretrain(config)
+    same = with_options(small, {"init_from": small.workdir, "workdir": str(tmp_path / "same"), "phases.0.steps": 6})
+    pretrain(same)
+    before, after, source = ([row["mlm_loss"] for row in rows(each.workdir)] for each in (small, config, same))
+    assert after[0] < before[0] - 0.5
+    if exact:  # the first update is made at a rate of zero, so two steps tell of the parameters at the start
+        np.testing.assert_allclose(after[:2], source[:2], atol=2e-5)
+    assert np.mean(after[-5:]) < np.mean(after[:5])

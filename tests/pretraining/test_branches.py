@@ -5,13 +5,16 @@ import json
 import pathlib
 import shutil
 
+import numpy as np
 import pytest
 from small_pretraining import pretrain, rows, run_config
 
+from bert_jax import pretraining
 from bert_jax.checkpoints.record import read_record
 from bert_jax.config import (
     CheckpointConfig,
     DataConfig,
+    MeshConfig,
     ModelConfig,
     OptimizerConfig,
     PhaseConfig,
@@ -125,6 +128,16 @@ def test_a_damaged_step_is_refused(trunk, tmp_path):
     with pytest.raises(UserError, match=r"step 4 of .* cannot be used .*other steps there: 2, 6, 8"):
         pretrain(config)
     assert not (tmp_path / "branch").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=8)], ids=["2×2×2", "8×1×1"])
+def test_a_branch_may_have_another_mesh(trunk, tmp_path, mesh):
+    """The losses are those of one device, up to the order of sums."""
+    branch = dataclasses.replace(branched(trunk, tmp_path / "branch", 4), mesh=mesh)
+    pretraining.pretrain(branch)
+    losses = [[row["loss"] for row in rows(each.workdir)] for each in (branch, trunk)]
+    np.testing.assert_allclose(losses[0], losses[1][4:], rtol=1e-4)
 
 
 @pytest.mark.slow
