@@ -18,6 +18,7 @@ from bert_jax.data.packing import with_class_last
 from bert_jax.data.store import Rows, Store
 from bert_jax.errors import UserError
 from bert_jax.progress import progress_bar
+from bert_jax.randomness import held_out_documents
 
 _ROWS_AT_ONCE = 4096
 
@@ -77,6 +78,11 @@ def reads_of(examples: StoreExamples | Mixture, store: Store, document: int, beg
         found = _of_store(each, document, *(read_before(place, number, examples.grains) for place in (begin, end)))
         parts.append(dataclasses.replace(found, positions=assigned(found.positions, number, examples.grains)))
     return Reads.concatenate(parts)
+
+
+def is_held_out(store: Store, document: int, share: float) -> bool:
+    """Return whether a run with this data.held_out is evaluated on a document, which training then never reads."""
+    return bool(held_out_documents(store.num_documents, share)[document])
 
 
 def _of_store(examples: StoreExamples, document: int, begin: int, end: int) -> Reads:

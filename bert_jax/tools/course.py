@@ -23,11 +23,10 @@ from bert_jax.config.checks import training_paths
 from bert_jax.config.options import from_record, options_recorded
 from bert_jax.data.manifest import read_manifest
 from bert_jax.data.mixtures import Corpus
-from bert_jax.data.reads import reads_of
+from bert_jax.data.reads import is_held_out, reads_of
 from bert_jax.data.store import Store
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
-from bert_jax.randomness import held_out_documents
 from bert_jax.training.events import EVENTS_FILE, read_events
 from bert_jax.training.metrics import read_rows
 from bert_jax.training_data import open_corpus, read_config
@@ -271,9 +270,7 @@ def trace(
 
 
 def _traced(course: Course, corpus: Corpus, store: Store, document: int) -> DocumentSteps:
-    held_out = any(each.store.fingerprint == store.fingerprint for each in corpus.held_out) and bool(
-        held_out_documents(store.num_documents, course.config.data.held_out)[document]
-    )
+    share = course.config.data.held_out if corpus.held_out else 0.0
     found = []
     for stretch in course.stretches:
         examples = corpus.training[stretch.stage.index]
@@ -292,4 +289,4 @@ def _traced(course: Course, corpus: Corpus, store: Store, document: int) -> Docu
         }
         lists = [column.tolist() for column in columns.values()]
         found += [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
-    return DocumentSteps(document, held_out, tuple(found))
+    return DocumentSteps(document, is_held_out(store, document, share), tuple(found))
