@@ -61,7 +61,7 @@ def test_a_document_of_a_batch_is_found_at_its_step(finished, small_store, tmp_p
     assert (course.last, course.stretches[-1].end) == (12, 12) and [each.step for each in course.saved] == [8, 12]
     options = InspectConfig(document=17, run=config.workdir, output=str(tmp_path / "steps.json"))
     text = printed(run_inspect, str(small_store), options)
-    (document,) = json.loads((tmp_path / "steps.json").read_text())["documents"]
+    (document,) = json.loads((tmp_path / "steps.json").read_text())["passages"]
     assert document["steps"] and "rows of the 12 steps" in text and "to come" not in text.split("come")[1]
 
 
@@ -163,7 +163,7 @@ def test_twenty_steps_of_a_mixture_whose_stores_have_been_moved(small_store, tmp
     document, output = of_books[-1][2][0], tmp_path / "steps.json"
     options = InspectConfig(document=document, run=config.workdir, output=str(output))
     printed(run_inspect, str(tmp_path / "moved"), options)
-    steps = json.loads(output.read_text())["documents"][0]["steps"]
+    steps = json.loads(output.read_text())["passages"][0]["steps"]
     wanted = [(step, row) for step, row, documents in of_books if document in documents]
     assert [(step["step"], step["row"]) for step in steps] == wanted
 
@@ -240,7 +240,7 @@ def test_steps_of_other_objectives_are_equal_and_their_documents_are_found(small
     document = found["steps"][-1]["documents"][0]["documents"][0]
     inspected = InspectConfig(document=document, run=config.workdir, output=str(tmp_path / "steps.json"))
     printed(run_inspect, str(small_store), inspected)
-    steps = json.loads((tmp_path / "steps.json").read_text())["documents"][0]["steps"]
+    steps = json.loads((tmp_path / "steps.json").read_text())["passages"][0]["steps"]
     wanted = [
         (step["step"], row)
         for step in found["steps"]
