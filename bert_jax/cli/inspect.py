@@ -15,7 +15,7 @@ from bert_jax.config.commands import InspectConfig
 from bert_jax.data.examples import Batch
 from bert_jax.data.masking import replacement
 from bert_jax.data.mixtures import epoch_report
-from bert_jax.data.reads import MOST_FOUND, documents_with
+from bert_jax.data.reads import MOST_FOUND, Passage, passages_with, whole
 from bert_jax.data.store import Rows, Store, open_store
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
@@ -44,15 +44,16 @@ def run_inspect(path: str, config: InspectConfig, console: Console | None = None
             raise UserError(f"{name}={getattr(config, name)} must not be negative")
     if config.document >= store.num_documents:
         raise UserError(f"document={config.document}, but {path} has {store.num_documents} documents, numbered from 0")
-    documents = documents_with(store, config.words) if config.words else [config.document]
+    passages = passages_with(store, config.words) if config.words else [whole(store, config.document)]
     console.print(Text(f"Token store {path}", "bold"), _totals(store, store.tokenizer()), sep="\n")
     if config.words:
-        more = ", and perhaps more" if len(documents) == MOST_FOUND else ""
-        console.print(f"\n{config.words!r} is in the documents {', '.join(map(str, documents))}{more}", markup=False)
+        more = ", and perhaps others" if len(passages) == MOST_FOUND else ""
+        places = ", ".join(f"{each.document} (token {each.begin})" for each in passages)
+        console.print(f"\n{config.words!r} is in document {places}{more}", markup=False)
     if config.run:
-        _print_steps(console, store, path, documents, config)
+        _print_steps(console, store, path, passages, config)
     else:
-        _print_as_examples(console, store, dataclasses.replace(config, document=documents[0]))
+        _print_as_examples(console, store, dataclasses.replace(config, document=passages[0].document))
 
 
 def _print_as_examples(console: Console, store: Store, config: InspectConfig) -> None:
@@ -80,14 +81,14 @@ MOST_SHOWN = 40
 """Rows that are printed for each document; the file of --output has all of them."""
 
 
-def _print_steps(console: Console, store: Store, path: str, documents: list[int], config: InspectConfig) -> None:
-    """Print the steps at which a run reads documents, and write them to the file that is wanted."""
+def _print_steps(console: Console, store: Store, path: str, passages: list[Passage], config: InspectConfig) -> None:
+    """Print the steps at which a run reads passages, and write them to the file that is wanted."""
     from bert_jax.tools.course import read_course, trace  # which imports what computes
 
     course = read_course(config.run)
-    found = trace(course, store, path, documents, config.stores)
+    found = trace(course, store, path, passages, config.stores)
     for each in found:
-        _print_document(console, store, store.tokenizer(), dataclasses.replace(config, document=each.document))
+        _print_passage(console, store, each.passage, config)
         if not each.steps:
             reason = ": it is held out, the run is evaluated on it" if each.held_out else ""
             console.print(f"\nNo step of {config.run} reads it{reason}", markup=False)
@@ -107,17 +108,26 @@ def _print_steps(console: Console, store: Store, path: str, documents: list[int]
             console.print(f"Unknown: what the steps {begin + 1:,} to {stretch.begin:,} read, whose batch size is lost")
     if config.output:
         facts = {"run": config.run, "store": path, "last": course.last}
-        facts["documents"] = [dataclasses.asdict(each) for each in found]
+        facts["passages"] = [dataclasses.asdict(each) for each in found]
         try:
             write_atomically(config.output, (json.dumps(facts, indent=1) + "\n").encode())
         except OSError as error:
             raise UserError(f"cannot write output={config.output}: {error.strerror or error}") from None
 
 
+def _print_passage(console: Console, store: Store, passage: Passage, config: InspectConfig) -> None:
+    """Print a document, or which tokens of one are followed."""
+    tokenizer = store.tokenizer()
+    if passage == whole(store, passage.document):
+        _print_document(console, store, tokenizer, dataclasses.replace(config, document=passage.document))
+        return
+    console.print(f"\n[bold]Document {passage.document}[/bold], tokens {passage.begin:,} to {passage.end - 1:,}")
+
+
 def _steps_table(rows: Any, last: int) -> Table:
     table = Table()
     to_come = any(row["step"] > last for row in rows)
-    for name in ("phase", "epoch", "step", "row", "places", "tokens of the document", *(("",) if to_come else ())):
+    for name in ("phase", "epoch", "step", "row", "places", "tokens", *(("",) if to_come else ())):
         table.add_column(name, justify="right")
     for row in rows:
         places, tokens = (f"{row[f'first_{each}']}–{row[f'last_{each}']}" for each in ("place", "token"))

@@ -335,16 +335,16 @@ class InspectConfig:
     document: int = 0
     """Number of the document to follow, counted from 0."""
     words: str = ""
-    """Words of the documents to follow, such as "the white whale", which stand one after the other in them; the first
-    20 documents are found. By default the document is that of --document."""
+    """Words to follow instead of a whole document, such as "the white whale", which stand one after the other; the
+    first 20 places are found. By default the document is that of --document."""
     run: str = ""
     """Work directory of a run of `bert-jax pretrain`, local or gs://, that was trained on STORE or a copy of it. Every
-    step at which it read the documents, or will read them, is listed, with the rows of the batch and the places in
-    them. By default a document is followed into examples made with the options below."""
+    step at which it read the document or the words, or will read them, is listed, with the rows of the batch and the
+    places in them. By default a document is followed into examples made with the options below."""
     stores: tuple[str, ...] = option((), of=("run",))
     """New places of the other stores of a run with a mixture, separated by commas, if they have been moved."""
     output: str = option("", of=("run",))
-    """JSON file to write all steps to. By default they are printed only, the first of each document."""
+    """JSON file to write all steps to. By default they are printed only, the first 40 rows."""
     sentences: int = 8
     """Number of sentences of the document to show."""
     examples: int = option(3, of=("run", ""))

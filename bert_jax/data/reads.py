@@ -1,4 +1,4 @@
-"""Where the text of a document is read: the order of examples, backwards.
+"""Where a document, or a passage of it, is read: the order of examples, backwards.
 
 Nothing is searched and no step is simulated. The chunks of a document are known, a chunk's place in the random order of
 an epoch is found by the inverse of the permutation, and a mixture is divided by a line whose inverse has a closed form.
@@ -18,26 +18,27 @@ from bert_jax.data.packing import with_class_last
 from bert_jax.data.store import Rows, Store
 from bert_jax.errors import UserError
 from bert_jax.progress import progress_bar
+from bert_jax.randomness import held_out_documents
 
 _ROWS_AT_ONCE = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class Reads:
-    """The rows in which a document is read, in the order of their positions; int64 [N] each."""
+    """The rows in which a passage is read, in the order of their positions; int64 [N] each."""
 
     positions: np.ndarray
     """Position of the row among the examples."""
     epochs: np.ndarray
     """Epoch of the store, from 0."""
     first_places: np.ndarray
-    """Place in the row of the first token of the document; with spelling errors, where it is without them."""
+    """Place in the row of the first token of the passage; with spelling errors, where it is without them."""
     last_places: np.ndarray
     first_tokens: np.ndarray
-    """Lowest number of a token of the document that is in the row, counted from its first token."""
+    """Lowest number of a token of the passage that is in the row, counted from the first of the document."""
     last_tokens: np.ndarray
     num_tokens: np.ndarray
-    """Number of tokens of the document in the row."""
+    """Number of tokens of the passage in the row."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -58,28 +59,50 @@ class Reads:
         return joined[np.argsort(joined.positions, kind="stable")]
 
 
-def reads_of(examples: StoreExamples | Mixture, store: Store, document: int, begin: int, end: int) -> Reads:
-    """Return where the examples at the positions [begin, end) hold text of a document of `store`.
+@dataclasses.dataclass(frozen=True)
+class Passage:
+    """A part of a document, or all of it."""
+
+    document: int
+    """Number of the document in its store."""
+    begin: int
+    """Its tokens [begin, end), counted from the first of the document."""
+    end: int
+
+
+def whole(store: Store, document: int) -> Passage:
+    """Return all of a document."""
+    begin, end = store.document_tokens[[document, document + 1]].tolist()
+    return Passage(document, 0, end - begin)
+
+
+def reads_of(examples: StoreExamples | Mixture, store: Store, passage: Passage, begin: int, end: int) -> Reads:
+    """Return where the examples at the positions [begin, end) hold tokens of a document of `store`.
 
     Args:
       examples: of a phase.
       store: one of theirs, or a copy of one.
-      document: its number in the store.
+      passage: the document, and which of its tokens.
       begin: the first position.
       end: the one behind the last.
     """
     if isinstance(examples, StoreExamples):
-        return _of_store(examples, document, begin, end)
+        return _of_store(examples, passage, begin, end)
     parts = []
     for number, each in enumerate(examples.sources.values()):
         if each.store.fingerprint != store.fingerprint:
             continue
-        found = _of_store(each, document, *(read_before(place, number, examples.grains) for place in (begin, end)))
+        found = _of_store(each, passage, *(read_before(place, number, examples.grains) for place in (begin, end)))
         parts.append(dataclasses.replace(found, positions=assigned(found.positions, number, examples.grains)))
     return Reads.concatenate(parts)
 
 
-def _of_store(examples: StoreExamples, document: int, begin: int, end: int) -> Reads:
+def is_held_out(store: Store, document: int, share: float) -> bool:
+    """Return whether a run with this data.held_out is evaluated on a document, which training then never reads."""
+    return bool(held_out_documents(store.num_documents, share)[document])
+
+
+def _of_store(examples: StoreExamples, passage: Passage, begin: int, end: int) -> Reads:
     if begin >= end:
         return Reads.concatenate([])
     (first, last), _ = examples.locate(np.array([begin, end - 1]))
@@ -90,7 +113,7 @@ def _of_store(examples: StoreExamples, document: int, begin: int, end: int) -> R
     with progress_bar("epochs", len(epochs)) as advance_to:
         for done, epoch in enumerate(epochs):
             if not examples.text_epochs or epoch % period != texts:  # otherwise only the order is another one
-                texts, known = epoch % period, _of_epoch(examples, document, epoch)
+                texts, known = epoch % period, _of_epoch(examples, passage, epoch)
             positions = examples.positions_of(epoch, known.positions)
             inside = np.flatnonzero((positions >= begin) & (positions < end))
             parts.append(dataclasses.replace(known, positions=positions, epochs=np.full(len(known), epoch))[inside])
@@ -98,10 +121,11 @@ def _of_store(examples: StoreExamples, document: int, begin: int, end: int) -> R
     return Reads.concatenate(parts)
 
 
-def _of_epoch(examples: StoreExamples, document: int, epoch: int) -> Reads:
+def _of_epoch(examples: StoreExamples, passage: Passage, epoch: int) -> Reads:
     """Return the reads of one epoch, with the indices of the examples in place of their positions."""
-    indices, parts = examples.with_document(epoch, document), []
-    begin, end = examples.store.document_tokens[[document, document + 1]].tolist()
+    indices, parts = examples.with_document(epoch, passage.document), []
+    start = int(examples.store.document_tokens[passage.document])
+    begin, end = start + passage.begin, start + passage.end
     for at in range(0, len(indices), _ROWS_AT_ONCE):
         some = indices[at : at + _ROWS_AT_ONCE]
         tokens = rows_as_read(examples, np.full(len(some), epoch), some).token_index
@@ -112,8 +136,8 @@ def _of_epoch(examples: StoreExamples, document: int, epoch: int) -> Reads:
             np.full(len(some), epoch),
             held.argmax(1),
             length - 1 - held[:, ::-1].argmax(1),
-            np.where(held, tokens - begin, end).min(1),
-            np.where(held, tokens - begin, -1).max(1),
+            np.where(held, tokens - start, end).min(1),
+            np.where(held, tokens - start, -1).max(1),
             held.sum(1),
         )
         parts.append(Reads(*columns)[held.any(1)])
@@ -161,12 +185,12 @@ def _documents(examples: StoreExamples, positions: np.ndarray, name: str) -> lis
 
 
 MOST_FOUND = 20
-"""Documents with a phrase that are looked for; the search ends with the last of them."""
+"""Places of a phrase that are looked for; the search ends with the last of them."""
 _TOKENS_AT_ONCE = 1 << 22
 
 
-def documents_with(store: Store, phrase: str) -> list[int]:
-    """Return the numbers, ascending, of the first MOST_FOUND documents with these words one after the other.
+def passages_with(store: Store, phrase: str) -> list[Passage]:
+    """Return the first MOST_FOUND places in documents where these words stand one after the other.
 
     Raises:
       UserError: the phrase has no word, or no document has it.
@@ -177,20 +201,23 @@ def documents_with(store: Store, phrase: str) -> list[int]:
         raise UserError(
             f"words={phrase!r} has no word to look for; give words of the document, or its number with --document"
         )
-    found: dict[int, None] = {}
+    found: list[Passage] = []
     with progress_bar("looking for the words", store.num_tokens) as advance_to:
         for begin in range(0, store.num_tokens, _TOKENS_AT_ONCE):
             end = min(begin + _TOKENS_AT_ONCE + len(wanted), store.num_tokens)
             places = begin + _places(store.tokens(np.arange(begin, end)), wanted, continues)
             ends = np.stack([places, places + len(wanted) - 1])
             documents = np.searchsorted(store.document_tokens, ends, side="right") - 1
-            found |= dict.fromkeys(documents[0, documents[0] == documents[1]].tolist())
+            for place, (document, last) in zip(places.tolist(), documents.T.tolist(), strict=True):
+                start = place - int(store.document_tokens[document])
+                if document == last and (not found or (document, start) > (found[-1].document, found[-1].begin)):
+                    found.append(Passage(document, start, start + len(wanted)))
             if len(found) >= MOST_FOUND:
                 break
             advance_to(end)
     if not found:
         raise UserError(f"words={phrase!r}: no document of {store.path} has these words one after the other")
-    return list(found)[:MOST_FOUND]
+    return found[:MOST_FOUND]
 
 
 def _places(ids: np.ndarray, wanted: np.ndarray, continues: np.ndarray) -> np.ndarray:

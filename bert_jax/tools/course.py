@@ -23,11 +23,10 @@ from bert_jax.config.checks import training_paths
 from bert_jax.config.options import from_record, options_recorded
 from bert_jax.data.manifest import read_manifest
 from bert_jax.data.mixtures import Corpus
-from bert_jax.data.reads import reads_of
+from bert_jax.data.reads import Passage, is_held_out, reads_of
 from bert_jax.data.store import Store
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
-from bert_jax.randomness import held_out_documents
 from bert_jax.training.events import EVENTS_FILE, read_events
 from bert_jax.training.metrics import read_rows
 from bert_jax.training_data import open_corpus, read_config
@@ -238,46 +237,43 @@ def _renamed(mixture: str, moved: dict[str, str]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class DocumentSteps:
-    """The steps of a run that read, or will read, a document."""
+class PassageSteps:
+    """The steps of a run that read, or will read, a document or a passage of it."""
 
-    document: int
-    """Its number in the store."""
+    passage: Passage
     held_out: bool
     """Whether training never reads it, because the run is evaluated on it."""
     steps: tuple[dict[str, int], ...]
     """For each row in which it is read, in the order of the steps: step (from 1), row (of the batch, from 0), phase,
     epoch (of the store, from 0), first_place and last_place (in the row), first_token and last_token (in the document),
-    tokens (of the document in the row). Places are those before spelling errors."""
+    tokens (of the passage in the row). Places are those before spelling errors."""
 
 
 def trace(
-    course: Course, store: Store, place: str, documents: Sequence[int], stores: Sequence[str]
-) -> tuple[DocumentSteps, ...]:
-    """Return the steps of each of `documents`, numbers in `store`, which is at `place`.
+    course: Course, store: Store, place: str, passages: Sequence[Passage], stores: Sequence[str]
+) -> tuple[PassageSteps, ...]:
+    """Return the steps of each of `passages` of `store`, which is at `place`.
 
     Args:
       course: of the run.
       store: one that it was trained on, or a copy.
       place: of the store.
-      documents: their numbers.
+      passages: documents, or parts of them.
       stores: places of the other stores of a mixture that have been moved.
 
     Raises:
       UserError: the run did not read the store, or its other stores are not there.
     """
     corpus = open_corpus(at_places(course, course.config, (place, *stores)))
-    return tuple(_traced(course, corpus, store, document) for document in documents)
+    return tuple(_traced(course, corpus, store, passage) for passage in passages)
 
 
-def _traced(course: Course, corpus: Corpus, store: Store, document: int) -> DocumentSteps:
-    held_out = any(each.store.fingerprint == store.fingerprint for each in corpus.held_out) and bool(
-        held_out_documents(store.num_documents, course.config.data.held_out)[document]
-    )
+def _traced(course: Course, corpus: Corpus, store: Store, passage: Passage) -> PassageSteps:
+    share = course.config.data.held_out if corpus.held_out else 0.0
     found = []
     for stretch in course.stretches:
         examples = corpus.training[stretch.stage.index]
-        reads = reads_of(examples, store, document, stretch.seen, stretch.seen_after)
+        reads = reads_of(examples, store, passage, stretch.seen, stretch.seen_after)
         steps, rows = stretch.steps_and_rows(reads.positions)
         columns = {
             "step": steps,
@@ -292,4 +288,4 @@ def _traced(course: Course, corpus: Corpus, store: Store, document: int) -> Docu
         }
         lists = [column.tolist() for column in columns.values()]
         found += [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
-    return DocumentSteps(document, held_out, tuple(found))
+    return PassageSteps(passage, is_held_out(store, passage.document, share), tuple(found))

@@ -51,7 +51,9 @@ class ReplayedStep:
     """A step that was taken again."""
 
     step: int
+    """Its number, counted from 1."""
     phase: int
+    """Number of its phase, counted from 0."""
     positions: tuple[int, int]
     """Position of the first example of its batch, and the one behind the last."""
     documents: list[ReadDocuments]

@@ -18,7 +18,7 @@ from synthetic_store import (
 from bert_jax.config import PhaseConfig, resolve_phases
 from bert_jax.config.options import to_dict
 from bert_jax.data.mixtures import GRAINS, Mixture, assign, assigned, grains, read_before
-from bert_jax.data.reads import documents_at, documents_with, reads_of
+from bert_jax.data.reads import Passage, documents_at, passages_with, reads_of, whole
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.tools.course import read_course, trace
@@ -55,7 +55,7 @@ def test_reads_are_those_that_a_search_finds(store, monkeypatch, pairs, packing,
     everything = searched(examples, store, np.arange(BEGIN, END))
     read = 0
     for document in DOCUMENTS:
-        found = reads_of(examples, store, document, BEGIN, END)
+        found = reads_of(examples, store, whole(store, document), BEGIN, END)
         lines = np.stack([found.positions, found.epochs, found.first_places, found.num_tokens], 1)
         np.testing.assert_array_equal(lines, everything[everything[:, 0] == document, 1:])
         assert (found.last_tokens - found.first_tokens + 1 >= found.num_tokens).all()
@@ -86,7 +86,7 @@ def test_a_document_of_a_mixture_is_found(store):
     mixture = Mixture(sources, np.array([0.2, 0.3, 0.5]))
     number, own = assign(np.arange(BEGIN, END), mixture.grains)
     for document in DOCUMENTS:
-        found = reads_of(mixture, store, document, BEGIN, END)  # which is in two of the sources
+        found = reads_of(mixture, store, whole(store, document), BEGIN, END)  # which is in two of the sources
         wanted = []
         for index, name in enumerate(("one", "two")):
             here = np.flatnonzero(number == index)
@@ -133,8 +133,9 @@ def test_the_steps_of_a_document_are_those_of_a_search_through_simulated_steps(s
     documents = [*DOCUMENTS, min(held_out)]
     course = read_course(config.workdir)
     assert course.last == 0 and course.stretches[-1].end == steps
-    for found in trace(course, opened, str(path), documents, ()):
-        wanted = simulated[simulated[:, 0] == found.document]
+    for found in trace(course, opened, str(path), [whole(opened, each) for each in documents], ()):
+        document = found.passage.document
+        wanted = simulated[simulated[:, 0] == document]
         columns = {
             "step": step_of[wanted[:, 1]],
             "row": row_of[wanted[:, 1]],
@@ -144,16 +145,24 @@ def test_the_steps_of_a_document_are_those_of_a_search_through_simulated_steps(s
             "tokens": wanted[:, 4],
         }
         for name, values in columns.items():
-            assert [step[name] for step in found.steps] == values.tolist(), (found.document, name)
-        assert found.held_out == (found.document in held_out) == (not found.steps)
+            assert [step[name] for step in found.steps] == values.tolist(), (document, name)
+        assert found.held_out == (document in held_out) == (not found.steps)
 
 
-def test_documents_are_found_by_their_words(small_store):
+def test_passages_are_found_by_their_words_and_read_where_they_are(small_store):
     store = open_store(small_store)
-    tokenizer = store.tokenizer()
-    begin, end = store.document_tokens[[17, 18]]
-    text = tokenizer.decode(store.tokens(np.arange(begin + 20, begin + 34)))
-    assert 17 in documents_with(store, text) and len(documents_with(store, "the")) == 20
+    tokenizer, start = store.tokenizer(), int(store.document_tokens[17])
+    text = tokenizer.decode(store.tokens(np.arange(start + 11, start + 21)))
+    assert Passage(17, 11, 21) in passages_with(store, text) and len(passages_with(store, "the")) == 20
     for words in ("", "zebra crossing"):
         with pytest.raises(UserError, match="words="):
-            documents_with(store, words)
+            passages_with(store, words)
+    examples = make_examples(store, "train", held_out=0.0, sentence_pairs="none")
+    positions = np.arange(examples.num_examples(0))
+    tokens = examples.rows(np.zeros_like(positions), positions).token_index - start
+    inside = (tokens >= 11) & (tokens < 21)
+    order = examples.positions_of(0, positions)
+    found = reads_of(examples, store, Passage(17, 11, 21), 0, len(positions))
+    assert found.positions.tolist() == np.sort(order[inside.any(1)]).tolist()
+    assert found.num_tokens.tolist() == inside.sum(1)[found.positions].tolist()
+    assert (found.first_tokens >= 11).all() and (found.last_tokens < 21).all() and len(found)
