@@ -116,7 +116,7 @@ class Work:
         for file in sorted(epath.Path(self.plan.workdir).glob(f"runs/*/*/*/*/{OUTCOME}")):
             values = read_json(file)
             run = Run(*(need(values, name, kind, file) for name, kind in KINDS.items()))
-            if run.arm not in self.plan.recipes or run.length not in self.plan.course.lengths:
+            if run.arm not in self.plan.recipes or run.length not in (0.0, *self.plan.course.lengths):
                 continue
             outcome = self._outcome(run, values, file)
             if values.get("read_as") == self._read_as:
@@ -143,7 +143,7 @@ class Work:
     def report(self) -> str:
         """Write results.json, table.md and the picture; return the table."""
         outcomes = self.outcomes()
-        scores = {run: self._scores(run) for run in outcomes if run.length == 1}
+        scores = {run: self._scores(run) for run in outcomes if run.length in (0, 1)}
         return write_report(self.plan, self._progress(outcomes), outcomes, scores, self.failures, self.machine)
 
     @property
@@ -156,7 +156,7 @@ class Work:
         progress = self._progress(outcomes)
         due = progress.wanted()
         if self.plan.course.scores:
-            whole = [run for arm in self.plan.recipes for run in progress.whole(arm)]
+            whole = [run for arm in self.plan.recipes for run in progress.whole(arm)] + self.plan.course.untrained
             due += [run for run in whole if run in outcomes and run not in self._failed and self._unscored(run)]
         return due
 

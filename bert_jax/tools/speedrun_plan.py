@@ -93,6 +93,14 @@ class Course:
         """Name of the first arm."""
         return next(iter(self.arms))
 
+    @property
+    def untrained(self) -> list[Run]:
+        """Runs of one step that leaves the initial weights as they are, one per seed, if there are scores."""
+        return [Run(self.reference, NO_RATE, 0.0, seed) for seed in self.seeds] if self.scores else []
+
+
+NO_RATE = 1e-6
+
 
 class Progress:
     """What the losses found so far say about a course.
@@ -112,6 +120,7 @@ class Progress:
     def wanted(self) -> list[Run]:
         """Return the runs that are due now, of earlier seeds first; none once everything is known."""
         due = dict.fromkeys(run for arm in self.course.arms for run in self._due(arm))
+        due |= dict.fromkeys(run for run in self.course.untrained if run not in self.losses)
         return sorted(due, key=lambda run: run.seed)
 
     @functools.cached_property
@@ -198,34 +207,36 @@ class Recipe:
     """An arm with everything that it takes from those that it changes."""
 
     arm: SpeedrunArm
+    """Of those between it and the arm that it names, which do not take part, it has the changes too."""
     options: Mapping[str, Any]
     phases: tuple[Mapping[str, Any], ...]
+    sets_rate: bool
+    """Whether a learning rate is among its changes."""
 
 
 def recipes(speedrun: Speedrun, names: tuple[str, ...]) -> dict[str, Recipe]:
-    """Return the recipes of these arms, of all if none is named, and of those that they change, in their order.
+    """Return the recipes of the reference and of these arms, of all if none is named, in their order.
 
     Raises:
-      UserError: the speedrun has no such arm.
+      UserError: the speedrun has no such arm, or an arm sets what follows from the length.
     """
-    found: dict[str, Recipe] = {}
-    for number, arm in enumerate(speedrun.arms):
-        own = {full_name(name) if not arm.phases else name: value for name, value in arm.options.items()}
-        if number == 0:
-            found[arm.name] = Recipe(arm, {}, ())
-            continue
-        arm = dataclasses.replace(arm, on=arm.on or speedrun.arms[0].name)
-        changes = found[arm.on]
-        found[arm.name] = Recipe(arm, {**changes.options, **arm.options}, arm.phases or changes.phases)
-        if fixed := {"steps", "phases.0.steps"} & own.keys():
-            raise UserError(f"arm {arm.name}: {fixed.pop()} follows from the length of a run; leave it out")
-    if unknown := [name for name in names if name not in found]:
-        raise UserError(f"arms={unknown[0]}: this speedrun has no such arm; it has {', '.join(found)}")
-    kept = {speedrun.arms[0].name}
-    for name in names or found:
-        while name not in kept:
-            kept.add(name)
-            name = found[name].arm.on
+    first, *others = speedrun.arms
+    found = {first.name: Recipe(first, {}, (), False)}
+    if unknown := [name for name in names if name not in {arm.name for arm in speedrun.arms}]:
+        known = ", ".join(arm.name for arm in speedrun.arms)
+        raise UserError(f"arms={unknown[0]}: this speedrun has no such arm; it has {known}")
+    kept = {first.name, *(names or (arm.name for arm in others))}
+    for arm in others:
+        own = {option.removeprefix("phases.0.") for option in arm.options}
+        if "steps" in own:
+            raise UserError(f"arm {arm.name}: steps follows from the length of a run; leave it out")
+        changes = found[arm.on or first.name]
+        sets_rate = "learning_rate" in own or any("learning_rate" in phase for phase in arm.phases)
+        on = changes.arm.name
+        if on not in kept:  # its own place is taken by the next one above that takes part
+            on, sets_rate = changes.arm.on, sets_rate or changes.sets_rate
+        options, phases = {**changes.options, **arm.options}, arm.phases or changes.phases
+        found[arm.name] = Recipe(dataclasses.replace(arm, on=on), options, phases, sets_rate)
     return {name: recipe for name, recipe in found.items() if name in kept}
 
 
@@ -404,15 +415,9 @@ def speedrun_plan(speedrun: Speedrun, options: SpeedrunConfig, given: Given) -> 
     }
     for task in tasks.values():
         check_finetune(dataclasses.replace(task, init_from="the pre-training", workdir="its own"))
-    own_rates = frozenset(
-        name
-        for name, recipe in found.items()
-        for option in [*recipe.arm.options, *(option for phase in recipe.arm.phases for option in phase)]
-        if full_name(option) == "phases.0.learning_rate"
-    )
     course = Course(
         arms={name: recipe.arm.on for name, recipe in found.items()},
-        own_rates=own_rates,
+        own_rates=frozenset(name for name, recipe in found.items() if recipe.sets_rate),
         rates=speedrun.rates,
         lengths=speedrun.lengths,
         seeds=tuple(base.seed + number for number in range(seeds)),

@@ -5,6 +5,7 @@ are those of Student's t for one arm, and of Welch's t for two.
 """
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,13 +17,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bert_jax.checkpoints.workdir import write_json
+from bert_jax.config.commands import Measure
 from bert_jax.config.finetuning import RESULTS
 from bert_jax.config.options import to_dict
 from bert_jax.config.speedruns import Share
 from bert_jax.devices.hosts import commit, versions
 from bert_jax.files import write_atomically
 from bert_jax.tools.speedrun_plan import Crossing, Progress, Run, SpeedrunPlan, crossing_share, interpolated
-from bert_jax.tools.study import CONFIDENCE, difference_interval, write_picture
+from bert_jax.tools.study import CONFIDENCE, NOT_APART, difference_interval, write_picture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,15 +112,26 @@ def mean(values: Sequence[float]) -> Mean:
 
 def ratio(values: Sequence[float], others: Sequence[float]) -> Ratio:
     """Return how the geometric mean of `values` relates to that of `others`."""
+    own, theirs = ([math.log(value) for value in each] for each in (values, others))
+    difference = statistics.fmean(own) - statistics.fmean(theirs)
+    interval = difference_interval(own, theirs)
+    if interval is None:
+        return Ratio(math.exp(difference), None, None)
+    return Ratio(math.exp(difference), (math.exp(interval[0]), math.exp(interval[1])), welch(own, theirs))
+
+
+def welch(values: Sequence[float], others: Sequence[float]) -> float | None:
+    """Return the probability of means as far apart if both had the same; None where nothing varies."""
     from scipy import stats
 
-    own, theirs = ([math.log(value) for value in each] for each in (values, others))
-    interval, p_value = difference_interval(own, theirs), None
-    if interval is not None:
-        interval = math.exp(interval[0]), math.exp(interval[1])
-        if statistics.pvariance(own) or statistics.pvariance(theirs):
-            p_value = float(stats.ttest_ind(own, theirs, equal_var=False)[1])
-    return Ratio(math.exp(statistics.fmean(own) - statistics.fmean(theirs)), interval, p_value)
+    parts = [statistics.variance(each) / len(each) for each in (values, others)]
+    if not sum(parts):
+        return None
+    freedom = sum(parts) ** 2 / sum(
+        part**2 / (len(each) - 1) for part, each in zip(parts, (values, others), strict=True)
+    )
+    t = (statistics.fmean(values) - statistics.fmean(others)) / math.sqrt(sum(parts))
+    return float(2 * stats.t.sf(abs(t), freedom))
 
 
 def reached(crossing: Crossing, outcomes: Outcomes, target: float) -> Reached | None:
@@ -208,6 +221,8 @@ def speedrun_table(
         *("tokens to target", "CPU seconds", *(measure.heading for measure in measures)),
     ]
     whole = plan.flops(Run(plan.course.reference, 1.0, 1.0, plan.base.seed))
+    scored = functools.partial(_scored, scores)
+    untrained = functools.partial(scored, plan.course.untrained)
     lines = [f"# {plan.speedrun.title}", "", _row(headings), _row(["---"] * len(headings))]
     for name, recipe in plan.recipes.items():
         standing, on = found.get(name), recipe.arm.on
@@ -220,14 +235,11 @@ def speedrun_table(
                 cells[6] = f"{mean([each.tokens for each in standing.reached]).value / 1e6:.2f} M"
                 seconds = [each.cpu_seconds for each in standing.reached if each.cpu_seconds is not None]
                 cells[7] = f"{mean(seconds).value:,.0f}" if seconds else "–"
-        for measure in measures:
-            values = [
-                measure.scale * metrics[measure.metric]
-                for run in progress.whole(name)
-                if (metrics := scores.get(run, {}).get(measure.of))
-            ]
-            cells.append(_score(values))
-        lines.append(_row(cells))
+        lines.append(
+            _row([*cells, *(_score(scored(progress.whole(name), each), untrained(each)) for each in measures)])
+        )
+    if any(map(untrained, measures)):
+        lines.append(_row(["random weights", *["–"] * 7, *(_score(untrained(each), []) for each in measures)]))
     target = "not known yet" if progress.target is None else f"{progress.target:.3f} nats per masked word"
     lengths = plan.course.lengths
     lines += [
@@ -237,9 +249,16 @@ def speedrun_table(
         "tokens (15 % single tokens, the same for all). Lengths tried: "
         f"{min(lengths):.3g} to {max(lengths):.3g} times that. Geometric means over seeds with 95 % confidence "
         "intervals (Student's t; ratios: Welch's t, and its p). *: the lowest or highest rate tried.",
+        *([SCORES] if measures else []),
     ]
     lines += [f"Failed: {name}: {message}" for name, message in failures.items()]
     return "\n".join(lines) + "\n"
+
+
+SCORES = (
+    "Scores are those of fine-tunings from runs of length 1: mean ± standard deviation over seeds. "
+    f"{NOT_APART}: not significantly different from random weights (95 %, Welch's t)."
+)
 
 
 def _operations(plan: SpeedrunPlan, standing: Standing) -> str:
@@ -264,10 +283,20 @@ def _interval(interval: tuple[float, float] | None, scale: float = 1.0) -> str:
     return "" if interval is None else f" ({scale * interval[0]:.3g} to {scale * interval[1]:.3g})"
 
 
-def _score(values: list[float]) -> str:
+def _scored(scores: Scores, runs: Sequence[Run], measure: Measure) -> list[float]:
+    """Return the scores of these runs, as they are displayed."""
+    found = [scores.get(run, {}).get(measure.of) for run in runs]
+    return [measure.scale * metrics[measure.metric] for metrics in found if metrics]
+
+
+def _score(values: list[float], untrained: list[float]) -> str:
+    """Return mean ± standard deviation; ≈ where the seeds do not tell it from random weights."""
     if not values:
         return "–"
-    return f"{statistics.fmean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if values[1:] else "")
+    spread = f" ± {statistics.stdev(values):.1f}" if values[1:] else ""
+    interval = difference_interval(values, untrained)
+    same = interval is not None and interval[0] <= 0 <= interval[1]
+    return f"{statistics.fmean(values):.1f}{spread}{f' {NOT_APART}' if same else ''}"
 
 
 def _row(cells: list[str]) -> str:

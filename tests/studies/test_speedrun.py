@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import numpy_bert
 import pytest
+from scipy import stats
 from small_finetuning import FAST, sentences
 from small_pretraining import run_config
 
@@ -29,7 +30,7 @@ from bert_jax.tools import speedrun as speedrun_loop
 from bert_jax.tools import speedrun_report
 from bert_jax.tools.speedrun import OUTCOME, run_speedrun
 from bert_jax.tools.speedrun_plan import Course, Crossing, Progress, Run, speedrun_plan
-from bert_jax.tools.speedrun_report import Outcome, mean, ratio, reached
+from bert_jax.tools.speedrun_report import Outcome, mean, ratio, reached, welch
 from bert_jax.tools.study import write_picture
 from bert_jax.tools.study_plan import Given, given_words, held_out_metrics
 from bert_jax.training.optimizers import optimizer_flops, orthogonalized
@@ -96,9 +97,10 @@ def test_a_run_that_failed_counts_as_one_that_does_not_get_there():
 
 def test_the_shortest_length_may_reach_the_target_and_scores_take_length_one():
     course = Course({"bert": "", "a": "bert"}, frozenset(), (1.0,), (0.5, 1.0), (0, 1), scores=True)
-    progress, order = simulated(course, lambda run: 5.0 - (run.arm == "a") - math.log(run.length))
+    progress, order = simulated(course, lambda run: 5.0 - (run.arm == "a") - math.log(run.length or 1e-9))
     assert progress.crossing("a", 1) == Crossing(None, Run("a", 1.0, 0.5, 1))
     assert {Run("a", 1.0, 1.0, seed) for seed in (0, 1)} <= set(order)
+    assert {run for run in order if run.length == 0} == {Run("bert", 1e-6, 0.0, seed) for seed in (0, 1)}
 
 
 def test_means_and_ratios_are_geometric_with_intervals_of_student_and_welch():
@@ -116,6 +118,9 @@ def test_means_and_ratios_are_geometric_with_intervals_of_student_and_welch():
     x = t**2 / 4  # the t distribution with 4 degrees of freedom in closed form
     assert both.p_value == pytest.approx(1 - 3 / 4 * t / math.sqrt(1 + x) * (1 - x / (3 * (1 + x))))
     assert ratio([2.0], [1.0, 3.0]).interval is None
+    # Unequal variances: SciPy's test is the oracle.
+    few, many = [0.1, 0.7], [2.0, 2.2, 3.1, 5.0]
+    assert welch(few, many) == pytest.approx(stats.ttest_ind(few, many, equal_var=False).pvalue)
 
 
 def test_the_products_of_muon_are_those_of_its_program():
@@ -387,7 +392,7 @@ def test_a_speedrun_whose_parts_do_not_fit_is_refused(speedrun, changes, message
     "options, words, message",
     [
         ({"masking.rat": 0.3}, (), "arm a: unknown option masking.rat; perhaps you meant masking.rate"),
-        ({"steps": 9}, (), "arm a: phases.0.steps follows from the length of a run"),
+        ({"steps": 9}, (), "arm a: steps follows from the length of a run"),
         ({"masking.rate": 0.3}, ("--masking.rate=0.2",), "masking.rate is what the arms of this study differ in"),
         ({}, ("--workdir=x",), "workdir=x: every run of a speedrun starts afresh"),
         ({"data.held_out": 0.2}, (), "arm a: data.held_out=0.2, where the reference has 0.1: all arms read the same"),
@@ -413,6 +418,11 @@ def test_every_shipped_speedrun_can_be_planned(name):
     found = load_speedrun(name)
     plan = speedrun_plan(found, SpeedrunConfig(workdir="w"), Given())
     assert list(plan.recipes) == [arm.name for arm in found.arms]
+    # Without those between it and the reference, an arm has their changes all the same.
+    last = found.arms[-1].name
+    alone = speedrun_plan(found, SpeedrunConfig(workdir="w", arms=(last,)), Given())
+    assert alone.course.arms == {found.arms[0].name: "", last: found.arms[0].name}
+    assert alone.recipe_config(last, 1_000) == plan.recipe_config(last, 1_000)
     with pytest.raises(UserError, match="arms=none: this speedrun has no such arm; it has "):
         speedrun_plan(found, SpeedrunConfig(workdir="w", arms=("none",)), Given())
 
