@@ -370,8 +370,10 @@ def _alike_context(weights: jax.Array, value: jax.Array) -> jax.Array:
 
 PLAIN = HeadProducts(_plain_scores, _plain_context)
 ALIKE = HeadProducts(_plain_scores, _alike_context)
-"""As PLAIN, without dropout on a CPU: the values of all keys are added up in one order in rows of every width, and in
-batches of one row, too; of `PLAIN`, XLA exchanges the operands, and divides the sums. It also takes less time."""
+"""As PLAIN, for rows of more than `BLOCK` keys without dropout on a CPU: the values of all keys are added up in one
+order in batches of one row and of several. Of `PLAIN`, XLA exchanges the operands for one row, and divides its sums. It
+also takes less time. In narrower rows, where several texts are, sums of `PLAIN` do not depend on a text's place."""
+BLOCK = 64
 CPU = HeadProducts(_cpu_scores, _cpu_context)
 
 
@@ -446,7 +448,8 @@ def attention(
     products: HeadProducts = PLAIN,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Return dropout(softmax(query · keyᵀ / √D + adder)) · value; see `AttentionKernel` for arguments and results."""
-    if products is PLAIN and (not rate or dropout_key is None) and platform_in_use() == "cpu":
+    exact = not rate or dropout_key is None
+    if products is PLAIN and exact and key.shape[1] > BLOCK and platform_in_use() == "cpu":
         products = ALIKE
     scores = products.scores(query, key) * query.shape[-1] ** -0.5
     weights = jax.nn.softmax(scores + mask.adder(), axis=-1)
