@@ -81,6 +81,8 @@ class Batching:
         self.models: dict[str, Any] = {"model": Embedding(model, self._embed)}
         self.options: EngineOptions = EngineOptions()
         self.ready: bool = False
+        self.draining: bool = False
+        self.warmed: tuple[int, int] = (0, 0)
         self._compute = compute
         self._waiting: queue.SimpleQueue[tuple[str, Future[np.ndarray]]] = queue.SimpleQueue()
         self._requests: ThreadPoolExecutor = ThreadPoolExecutor(self.options.threads)
@@ -170,7 +172,7 @@ def serve(options: argparse.Namespace) -> None:
     model = bert_jax.load(options.model)
     engine: Any
     if options.serve == "bert_jax":
-        engine = Engine({"model": model})
+        engine = Engine({"model": model}, EngineOptions(compile_first="all"))
     elif options.serve == "onnxruntime":
         engine = Batching(model, by_onnxruntime(model, options.onnx))
     else:

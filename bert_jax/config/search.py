@@ -146,6 +146,19 @@ class FaissIvf(Engine):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class HammingSearch(Engine):
+    """The signs nearest to those of a query, in the order of their products (Yamada et al. 2021, arXiv 2106.00882)."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"engine": "hamming"}
+    shortlist: int = 1000
+    """Number of documents with the least Hamming distances, of which the products are computed; at least as many as
+    there are results. What is not among them is missed."""
+
+    def check(self) -> None:
+        at_least(1, shortlist=self.shortlist)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchConfig:
     """Options of `bert-jax search`."""
 
@@ -182,10 +195,10 @@ class SearchConfig:
     """Number of documents per query that it reads. The others follow in the order that they had."""
     rerank_label: str = option("", of=("rerank",))
     """Its class for a document that answers the query. By default the class called 1, or the number of a regression."""
-    engine: ExactSearch | FaissFlat | FaissHnsw | FaissIvf = kinds(ExactSearch())
+    engine: ExactSearch | FaissFlat | FaissHnsw | FaissIvf | HammingSearch = kinds(ExactSearch())
     """How the nearest vectors are found. exact: all products, on the device of JAX. faiss: the same by FAISS, which is
     for one vector per text, as the others are. faiss_hnsw: in a graph of neighbours. faiss_ivf: in the nearest
-    clusters."""
+    clusters. hamming: among the nearest signs, for an index with --dtype=binary."""
     batch_size: int = 32
     """Number of texts per batch."""
 

@@ -4,6 +4,7 @@ import dataclasses
 import ipaddress
 import os
 from collections.abc import Iterable
+from typing import Literal
 
 from bert_jax.config.options import check_effects, check_numbers, option
 from bert_jax.errors import UserError, at_least, need_extra, need_no_negative, need_positive
@@ -30,10 +31,16 @@ class EngineOptions:
     threads: int = 64
     """Number of requests that are read and answered at the same time, each in a thread that waits while the rows of all
     of them are computed."""
+    compile_first: Literal["single", "all"] = "single"
+    """Programs that are compiled before the server says that it is ready. single: those that compute one text at a
+    time, which answer every question; batches grow while the others are compiled beside them. all: every one, so that
+    the first answers take no longer than later ones, as where a load balancer sends full load to whoever is ready."""
 
     def __post_init__(self) -> None:
-        names = (field.name for field in dataclasses.fields(self))
+        names = (field.name for field in dataclasses.fields(self) if field.name != "compile_first")
         need_positive(self, "engine.", *names)
+        if self.compile_first not in ("single", "all"):
+            raise UserError(f"engine.compile_first={self.compile_first!r:.40} must be single or all")
 
 
 def need_libraries(purpose: str) -> None:
@@ -85,7 +92,8 @@ class ServeConfig:
     max_characters: int = 100_000
     """Most characters of a text, and of all texts of /tokenize."""
     max_connections: int = 1024
-    """Most connections; more are closed at once."""
+    """Most connections. For one more, that which has been without a whole request for longest is closed; if all have
+    theirs, the new one."""
     read_seconds: float = 30.0
     """Seconds in which the header of a request must arrive, and then its body. A client that takes less than 4 KiB of a
     large answer in each of as many seconds is left."""

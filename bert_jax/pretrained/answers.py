@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from bert_jax.config.tasks import SentenceOptions, SequenceOptions, SquadOptions, TaggingOptions
 from bert_jax.data.sequences import Features, Uncut, as_features
@@ -28,6 +27,7 @@ from bert_jax.tokenization.tokenizer import (
     check_utf8,
     join,
     sequence_length,
+    tell_of_cuts,
     text_start,
     tokenize,
 )
@@ -268,7 +268,8 @@ def _answers(model: Any, questions: Any, scores: Scores) -> list[Answer]:
 
 def _warn_of_what_is_cut(features: Features) -> None:
     if features.uncut is not None and features.uncut.share:
-        logging.warning("%s", features.uncut.describe("", f"the {features.uncut.limit} tokens that this model reads"))
+        cut = int((features.uncut.lengths > features.uncut.limit).sum())
+        tell_of_cuts(cut, features.uncut.describe("", f"the {features.uncut.limit} tokens that this model reads"))
 
 
 def _options(model: Any, task: str) -> SequenceOptions:

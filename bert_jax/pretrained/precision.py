@@ -1,7 +1,8 @@
 """Vectors of texts in one byte or one bit for each value, in the forms of sentence-transformers and vector databases.
 
 Of int8 the range of each value is divided into 256 equal steps; so the ranges belong to the vectors, and queries need
-those of the documents. A bit says whether a value is positive, and needs nothing else.
+those of the documents. A bit says whether a value is positive, and needs nothing else. Weights, and the vectors of an
+index, have a scale of their own for each row or column (`as_integers`).
 """
 
 from typing import Literal, get_args
@@ -13,6 +14,7 @@ from bert_jax.errors import UserError
 
 VectorPrecision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 STEPS = 255
+LARGEST = 127
 
 
 def value_ranges(vectors: ArrayLike) -> np.ndarray:
@@ -80,3 +82,10 @@ def compared_values(vectors: np.ndarray, precision: VectorPrecision, ranges: np.
         return found
     levels = found.astype(np.float32) + (0 if precision == "uint8" else 128)
     return ranges[0] + (levels + 0.5) * (ranges[1] - ranges[0]) / STEPS
+
+
+def as_integers(values: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return int8 values and float32 scales, whose product is nearest to `values`, one scale over `axes`."""
+    largest = np.max(np.abs(values), axis=axes, keepdims=True)
+    scale = np.where(largest > 0, largest / LARGEST, 1.0).astype(np.float32)
+    return np.clip(np.rint(values / scale), -LARGEST, LARGEST).astype(np.int8), scale

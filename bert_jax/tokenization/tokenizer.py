@@ -5,9 +5,12 @@ separators, as in RoBERTa, a pair is <s> A </s></s> B </s>, and all of it is in 
 <cls>, and the class token alone is in segment 2.
 """
 
+import contextlib
+import contextvars
+import copy
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -306,14 +309,63 @@ def tokenize(
                 f"text {long[0]} ({firsts[long[0]][:40]!r}…) has {sizes[long[0]]} tokens with its [CLS] and [SEP], "
                 f"{limit} are allowed; shorten it, or let truncate=True cut it"
             )
-        logging.warning(
-            "%d of %d texts have more than %d tokens and were cut (the longest has %d)",
-            len(long),
-            len(pairs),
-            limit,
-            max(sizes),
-        )
+        found = f"{len(long)} of {len(pairs)} texts have more than {limit} tokens and were cut"
+        tell_of_cuts(len(long), f"{found} (the longest has {max(sizes)})")
     return [join(tokenizer, first, second, limit) for first, second in pairs]
+
+
+_CUTS: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("cuts", default=None)
+
+
+@contextlib.contextmanager
+def counted_cuts() -> Iterator[list[int]]:
+    """Give the numbers of texts that each call within has cut, instead of a warning for each."""
+    found: list[int] = []
+    token = _CUTS.set(found)
+    try:
+        yield found
+    finally:
+        _CUTS.reset(token)
+
+
+def tell_of_cuts(count: int, message: str) -> None:
+    """Log a warning that texts were cut, or count them for `counted_cuts`."""
+    if (counts := _CUTS.get()) is None:
+        logging.warning("%s", message)
+    else:
+        counts.append(count)
+
+
+PART = 16_384
+"""Characters that are read between two calls of what may end the reading."""
+
+
+def read_in_parts(tokenizer: Tokenizer, check: Callable[[], None]) -> Tokenizer:
+    """Return the same tokenizer, which calls `check` before each text, or some short ones; what it raises ends it."""
+    other = copy.copy(tokenizer)
+    other.vocabulary = _Checked(tokenizer.vocabulary, check)  # type: ignore[assignment]
+    return other
+
+
+class _Checked:
+    """A vocabulary that reads texts in parts."""
+
+    def __init__(self, vocabulary: Vocabulary, check: Callable[[], None]):
+        self._vocabulary, self._check = vocabulary, check
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._vocabulary, name)
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        found: list[list[int]] = []
+        first = size = 0
+        for number, text in enumerate(texts, 1):
+            size += len(text)
+            if size >= PART or number == len(texts):
+                self._check()
+                found += self._vocabulary.encode(texts[first:number])
+                first, size = number, 0
+        return found
 
 
 def as_arrays(rows: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -16,10 +16,11 @@ from bert_jax import load
 from bert_jax.config import EmbeddingConfig, HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import new_directory, write_bert_jax
+from bert_jax.pretrained.precision import as_integers
 from bert_jax.tokenization.tokenizer import load_tokenizer
 from bert_jax.tools.export import directory as directories
 from bert_jax.tools.export.directory import convert, export_model
-from bert_jax.tools.export.integers import as_integers, scaled_axes, whole, written_weights
+from bert_jax.tools.export.integers import scaled_axes, whole, written_weights
 
 ONE = variant(SMALL, num_layers=1)
 

@@ -15,7 +15,16 @@ from scipy import sparse
 
 import bert_jax
 from bert_jax.config import HeadConfig
-from bert_jax.config.search import ExactSearch, FaissFlat, FaissHnsw, FaissIvf, IndexConfig, MineConfig, SearchConfig
+from bert_jax.config.search import (
+    ExactSearch,
+    FaissFlat,
+    FaissHnsw,
+    FaissIvf,
+    HammingSearch,
+    IndexConfig,
+    MineConfig,
+    SearchConfig,
+)
 from bert_jax.errors import UserError
 from bert_jax.files import sealed, unsealed
 from bert_jax.tasks import ranking
@@ -432,6 +441,19 @@ def test_an_index_of_few_bits(place, index, tmp_path, monkeypatch, capsys, dtype
         UserError, match="engine=faiss is for one vector per text of float32 or float16, .* has vectors of"
     ):
         bert_jax.SearchIndex(tmp_path / "index", engine=FaissFlat())
+    if dtype == "int8":
+        with pytest.raises(UserError, match="engine=hamming is for an index with dtype=binary"):
+            bert_jax.SearchIndex(tmp_path / "index", engine=HammingSearch())
+        return
+    for shortlist, top in ((45, 9), (3, 2)):
+        engine = HammingSearch(shortlist=shortlist)
+        found = bert_jax.SearchIndex(tmp_path / "index", engine=engine).nearest(queries, top)
+        for row, query in enumerate(queries):
+            distances = ((query > 0) != (exact > 0)).sum(axis=1)
+            near = np.sort(np.argsort(distances, kind="stable")[:shortlist])
+            best = near[np.argsort(-(stored[near] @ query), kind="stable")[:top]]
+            np.testing.assert_allclose(found[0][row], stored[best] @ query, atol=1e-6)
+            np.testing.assert_array_equal(found[1][row], best)
 
 
 def test_signs_come_in_bytes():

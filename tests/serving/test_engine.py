@@ -16,6 +16,7 @@ from pretrained_model import CONFIG, loaded, random_texts, stored_model
 from bert_jax.config import HeadConfig
 from bert_jax.config.heads import EmbeddingConfig, TokenVectors, WordVector
 from bert_jax.config.serving import EngineOptions
+from bert_jax.data.sequences import as_features
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.tools.serving.engine import Draining, Engine, Failed, Late, Overloaded, TooLarge
@@ -70,17 +71,28 @@ INPUTS = {
 
 
 class Held:
-    """Keeps the compute thread busy until it is let go."""
+    """A question whose output keeps the compute thread busy until it is let go."""
 
     def __init__(self):
         self.began, self.go = threading.Event(), threading.Event()
 
-    def __call__(self, _model):
+    def texts(self):
+        return ()
+
+    def answer(self, model):
+        ids = np.full(4, model.need_tokenizer().cls_id, np.int32)
+        return [rows for _, rows in model.compute(self, as_features([(ids, np.zeros_like(ids))], 100), 1, None)]
+
+    def packed(self, _runner):
+        return False
+
+    def rows(self, _runner, batch):
         self.began.set()
         assert self.go.wait(60)
+        return [None] * len(batch["input_ids"])
 
     async def hold(self, engine):
-        task = asyncio.create_task(engine.run("words", self))
+        task = asyncio.create_task(engine.ask("words", self))
         await asyncio.to_thread(self.began.wait, 60)
         return task
 
@@ -175,6 +187,97 @@ def test_other_questions_are_answered_by_the_same_calls(models, started):
     assert started.waiting == 0 and not started._turns and not started._tokens
 
 
+def test_questions_are_answered_as_soon_as_single_texts_have_their_programs(models, started):
+    """And the same to the bit, in batches of what is there; the others are compiled meanwhile, and then used."""
+    engine, texts, held = Engine(models, OPTIONS), random_texts(40, seed=2), threading.Event()
+    engine._warm = lambda _, output, features: len(features) == 1 or held.wait(60)
+    batches, computed = [], engine._computed
+    engine._computed = lambda turn: (batches.append(turn.rows), computed(turn))
+    warms, expected = threading.Thread(target=engine.start), models["words"].embed(texts)
+    compiled = started.observed().compiled
+
+    async def ask():
+        return await engine.ask("words", Embed(texts))
+
+    warms.start()
+    while not engine.ready:
+        time.sleep(0.002)
+    assert engine.warmed[0] < engine.warmed[1]
+    assert np.array_equal(asyncio.run(ask()), expected) and set(batches) == {1}
+    held.set()
+    warms.join()
+    assert engine.warmed[0] == engine.warmed[1]
+    batches.clear()
+    assert np.array_equal(asyncio.run(ask()), expected) and max(batches) > 1
+    assert engine.observed().compiled == compiled, "all programs were there"
+    engine.close()
+    cold = Engine(models, dataclasses.replace(OPTIONS, compile_first="all"))
+    cold._warm = lambda *_: seen.append(cold.ready)
+    seen = []
+    cold.start()
+    assert cold.ready and not any(seen)
+    cold.close()
+
+
+def test_hundreds_that_are_late_are_dropped_together_and_others_answered(engine):
+    asked = engine(max_requests=400)
+
+    async def meet():
+        held = Held()
+        first = await held.hold(asked)
+        late = [asyncio.create_task(asked.ask("words", Embed(["a dog"]), deadline=0.05)) for _ in range(300)]
+        stays = [asyncio.create_task(asked.ask("words", Embed([text]))) for text in random_texts(20)]
+        await asyncio.sleep(0.1)
+        held.go.set()
+        return await asyncio.gather(*late, return_exceptions=True), await asyncio.gather(*stays), await first
+
+    late, stays, _ = asyncio.run(meet())
+    assert {type(each) for each in late} == {Late}
+    assert np.array_equal(np.concatenate(stays), asked.models["words"].embed(random_texts(20)))
+    assert asked.observed().late == 300 and asked.observed().texts == 21
+    assert not asked._requests and not asked._turns and not asked._tokens
+
+
+def test_a_deadline_ends_the_reading_of_texts(engine, monkeypatch):
+    asked, read = engine(), []
+    vocabulary = asked.models["words"].need_tokenizer().vocabulary
+    encode = type(vocabulary).encode
+
+    def slowly(self, texts):
+        read.append(sum(map(len, texts)))
+        next(iter(asked._requests)).deadline = 0
+        return encode(self, texts)
+
+    monkeypatch.setattr(type(vocabulary), "encode", slowly)
+    with pytest.raises(Late):
+        asyncio.run(asked.ask("words", Embed(["the cat " * 1000] * 100)))
+    assert len(read) == 1 and read[0] < 30_000, "of 800,000 characters"
+
+
+def test_texts_that_are_cut_are_counted_and_told_of_once(engine, caplog):
+    asked, text = engine(), "the cat sat " * 100
+    for _ in range(3):
+        asyncio.run(asked.ask("words", Embed([text, "a cat", text])))
+    assert asked.observed().cut == 6
+    assert [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING] == [
+        "2 texts were longer than a model reads and were cut, since the start"
+    ]
+
+
+def test_a_call_that_takes_long_does_not_keep_questions_waiting(engine):
+    asked, held = engine(), Held()
+
+    async def meet():
+        call = asyncio.create_task(asked.run("words", lambda _: held.rows(None, {"input_ids": [0]})))
+        await asyncio.to_thread(held.began.wait, 60)
+        found = await asked.ask("words", Embed(["the cat"]))
+        held.go.set()
+        assert await call == [None]
+        return found
+
+    assert asyncio.run(meet()).shape == (1, 64)
+
+
 def test_a_request_of_many_texts_delays_another_by_a_batch(engine):
     asked, order = engine(), []
     computed = asked._computed
@@ -192,6 +295,7 @@ def test_a_request_of_many_texts_delays_another_by_a_batch(engine):
         await asyncio.gather(first, many, one, other)
 
     asyncio.run(meet())
+    _, *order = order  # what was held
     assert len(order) > 20
     assert len(order[0]) == 2, "the first batch has texts of both"
     assert order[0].isdisjoint(order[1]), "then it is the other model's turn"
@@ -236,13 +340,18 @@ def test_who_is_gone_or_late_leaves_the_queue(engine):
         held = Held()
         first = await held.hold(asked)
         gone = asyncio.create_task(asked.ask("words", Embed(["a dog"] * 5)))
+        calls = Held()
+        before = asyncio.create_task(asked.run("words", lambda _: calls.rows(None, {"input_ids": [0]})))
+        await asyncio.to_thread(calls.began.wait, 60)
         also = asyncio.create_task(asked.run("words", called.append))
         late = asyncio.create_task(asked.ask("words", Embed(["a bird"]), deadline=50))
         stays = asyncio.create_task(asked.ask("words", Embed(["the cat"])))
-        await waits(asked, 5, 8)
+        await waits(asked, 6, 7)
         gone.cancel()
         also.cancel()
-        await waits(asked, 3, 2)
+        await waits(asked, 4, 2)
+        calls.go.set()
+        await before
         min(asked._requests, key=lambda each: each.deadline).deadline = 0  # its deadline has passed meanwhile
         held.go.set()
         with pytest.raises(Late):
@@ -254,7 +363,7 @@ def test_who_is_gone_or_late_leaves_the_queue(engine):
 
     found, seen = asyncio.run(meet()), asked.observed()
     assert found.shape == (1, 64)
-    assert (seen.texts, seen.late, seen.cancelled) == (1, 1, 2), "theirs were never computed"
+    assert (seen.texts, seen.late, seen.cancelled) == (2, 1, 2), "theirs were never computed"
     assert not called
     assert not asked._requests and not asked._turns and not asked._tokens
 

@@ -17,7 +17,7 @@ from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.tools.serving.app import make_app
-from bert_jax.tools.serving.demonstrations import MOST_CHARACTERS, QUESTIONS, STRIP, described
+from bert_jax.tools.serving.demonstrations import DEMONSTRATIONS, MOST_CHARACTERS, STRIP, described
 from bert_jax.tools.serving.playground import FILES, HERE, PAGE, study_figures
 from bert_jax.training_data import Examples
 
@@ -189,7 +189,7 @@ def test_hostile_questions_are_answered_with_a_sentence(client):
         "neighbours": {"query": "a cat"},
         "preparation": {"length": 16},
     }
-    assert values.keys() == QUESTIONS.keys()
+    assert values.keys() == DEMONSTRATIONS.keys()
     texts = {"blank": " \n ", "long": "cat " * MOST_CHARACTERS, "lines": "\n".join(["a cat"] * 1000)}
     for name, others in values.items():
         for kind, text in {**texts, "markup": HOSTILE, "signs": "\0\u202e\ufeff" * 9, "none": None}.items():
@@ -237,12 +237,12 @@ def test_the_page_runs_its_own_script_alone(client):
     assert not re.search(
         r"https?://|\son\w+=|\sstyle=|<style|<script(?! src=\"playground/playground\.js\" defer></script>)", html
     )
-    assert set(re.findall(r'<section id="(\w+)"', html)) == {*QUESTIONS, "ablations"}
+    assert set(re.findall(r'<section id="(\w+)"', html)) == {*DEMONSTRATIONS, "ablations"}
 
 
 def test_what_a_model_lacks_is_said():
     whole = described(loaded(stored_model(SMALL)))
-    assert whole["lacking"] == dict.fromkeys(QUESTIONS, "") and (whole["layers"], whole["heads"]) == (2, 4)
+    assert whole["lacking"] == dict.fromkeys(DEMONSTRATIONS, "") and (whole["layers"], whole["heads"]) == (2, 4)
     bare = described(loaded(stored_model(SMALL, parts=(), tokenizer=TOKENIZER)))["lacking"]
     assert "no head for masked words" in bare["masks"] == bare["sides"] and "no pooler" in bare["next"]
     assert not bare["attention"] and not bare["preparation"]

@@ -17,7 +17,7 @@ from bert_jax.config.search import IndexConfig
 from bert_jax.config.serving import EngineOptions, ServeConfig
 from bert_jax.pretrained.model import load
 from bert_jax.tools.search.index import run_index
-from bert_jax.tools.serving.demonstrations import QUESTIONS, Preparation
+from bert_jax.tools.serving.demonstrations import DEMONSTRATIONS, Preparation
 from bert_jax.tools.serving.notebook import serve
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -340,7 +340,7 @@ def test_ablations_of_a_study(page):
 
 def test_texts_are_shown_as_texts(page):
     """Markup, in whatever a person can type, makes no element."""
-    for name in QUESTIONS:
+    for name in DEMONSTRATIONS:
         section = opened(page, name)
         for field in section.locator("input[type=text], textarea").all():
             if field.get_attribute("name") != "word":
@@ -376,6 +376,6 @@ def test_links_themes_and_narrow_windows(page, address):
     assert len(seen) == 2
     for width in (360, 1400):
         page.set_viewport_size({"width": width, "height": 800})
-        for name in (*QUESTIONS, "ablations"):
+        for name in (*DEMONSTRATIONS, "ablations"):
             settled(opened(page, name)) if name != "ablations" else opened(page, name)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name

@@ -29,19 +29,21 @@ class Process:
     """`bert-jax serve`, from its start until it is ready."""
 
     def __init__(self, place, log, *options: str):
-        words = [sys.executable, "-m", "bert_jax", "serve", str(place), "--port=0", *options]
-        self._log = open(log, "w+")
+        words = [sys.executable, "-m", "bert_jax", "serve", str(place), *(options or ["--port=0"])]
+        self.log, self._log = log, open(log, "w+")
         self.process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=self._log, text=True, env={**os.environ, **processes.one_device()}
         )
         self.url = ""
 
-    def wait(self) -> None:
+    def wait(self, ready: bool = True) -> None:
         line = ""
         while not line.startswith("serving at "):
             line = self.process.stdout.readline()
             assert line, self.said()
         self.url = line.split()[2]
+        if not ready:
+            return
         processes.wait_until(lambda: self.status("/ready") == 200, lambda: self.process.poll() is None, self.said)
 
     def said(self) -> str:
@@ -111,8 +113,30 @@ def test_an_end_under_load_gives_whole_answers_or_none(started, place, sent):
     assert started.process.wait(processes.SECONDS) == (0 if sent != signal.SIGKILL else -signal.SIGKILL)
     if sent == signal.SIGKILL:
         assert all(isinstance(each, type) for each in others)
+        again = Process(place, f"{started.log}2", f"--port={started.url.rpartition(':')[2]}")
+        try:
+            again.wait()  # at the same port, though connections of the one before are not forgotten yet
+            assert again.url == started.url
+            np.testing.assert_allclose(again.ask("/embed", {"inputs": texts[:1]})[0], expected[0], atol=2e-6)
+        finally:
+            again.close()
     else:
         assert "Traceback" not in started.said()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_signal_while_programs_are_compiled_ends_the_process(place, tmp_path, times):
+    found = Process(place, tmp_path / "log")
+    try:
+        found.wait(ready=False)
+        assert found.status("/ready") == 503
+        for _ in range(times):
+            found.process.send_signal(signal.SIGTERM)
+        assert found.process.wait(processes.SECONDS) in ((0,) if times == 1 else (0, 128 + signal.SIGTERM))
+        assert "Traceback" not in found.said()
+    finally:
+        found.close()
 
 
 @pytest.mark.slow

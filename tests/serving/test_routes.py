@@ -185,11 +185,11 @@ def test_health_readiness_and_counts(client, engine):
     assert early.status_code == 503 and early.headers["retry-after"] == "1"
     assert "3 of 40 shapes of batches are compiled" in early.json()["error"] + client.get("/ready").json()["error"]
     engine.ready = True
-    assert client.get("/ready").json() == {"status": "ready"}
-    client.app.state.service.draining = True
+    assert client.get("/ready").json() == {"status": "ready", "compiled": 3, "of": 40}
+    engine.ready, engine.draining = False, True
     assert [client.get(path).status_code for path in ("/health", "/ready")] == [200, 503]
-    assert client.post("/embed", json={"inputs": "a"}).status_code == 503
-    client.app.state.service.draining = False
+    assert "about to end" in client.post("/embed", json={"inputs": "a"}).json()["error"]
+    engine.ready, engine.draining = True, False
     client.post("/embed", json={"inputs": ["a", "b"]})
     client.get("/no/such/place")
     counts = client.get("/metrics").text

@@ -171,13 +171,31 @@ def test_answers_that_nobody_takes_are_bounded_together():
         processes.wait_until(lambda: len(handle._server.server_state.connections) == 1)
 
 
-def test_more_connections_than_allowed_are_closed():
-    with served(max_connections=3) as handle, contextlib.ExitStack() as open_ones:
-        for _ in range(3):
-            open_ones.enter_context(connected(handle))
-        processes.wait_until(lambda: len(handle._server.server_state.connections) == 3)
-        with connected(handle) as fourth:
-            assert told(fourth) == b""
+def test_connections_without_a_whole_request_make_room_for_others():
+    engines = []
+
+    class Slow(QuickEngine):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            engines.append(self)
+
+    with served(Slow, max_connections=4) as handle, contextlib.ExitStack() as opened:
+        states = lambda: sorted(str(each.conn.their_state) for each in handle._server.server_state.connections)
+        nothing = opened.enter_context(connected(handle))
+        processes.wait_until(lambda: len(states()) == 1)
+        half = opened.enter_context(connected(handle))
+        half.sendall(ASK + b"Content-Length: 15\r\n\r\n{")
+        processes.wait_until(lambda: states() == ["IDLE", "SEND_BODY"])
+        assert is_well(handle) and is_well(handle), "there is room"
+        engines[0].delay = 60.0
+        for count in range(1, 5):
+            opened.enter_context(connected(handle)).sendall(ASK + b'Content-Length: 15\r\n\r\n{"inputs": "a"}')
+            processes.wait_until(lambda count=count: len(engines[0].asked) == count + 2)
+        assert told(nothing) == b"", "the oldest is closed first"
+        assert told(half) == b""
+        with connected(handle) as one_more:
+            assert told(one_more) == b"", "where all have their requests, the new one is closed"
+        assert engines[0].cancelled == 0
 
 
 def test_the_question_of_a_client_that_goes_away_is_dropped():
@@ -249,12 +267,15 @@ def test_a_long_start_says_how_far_it_is(monkeypatch, capsys):
             for done in range(3):
                 self.warmed = (done, 40)
                 told()
+            self.warmed = (10, 40)
             super().start()
+            told()
 
     monkeypatch.setattr(of_server, "TELL_SECONDS", 0)
     with served(Compiling, access_log=True):
         said = capsys.readouterr().err
     assert re.search(r"compiling: 1 of 40 shapes of batches after \d+ s\n", said) and said.count("compiling: ") == 3
+    assert re.search(r"ready after \d+\.\d s; 30 of 40 shapes of batches are compiled meanwhile\n", said)
 
 
 def test_an_address_that_is_taken_is_said_before_models_are_read(server):
@@ -263,8 +284,14 @@ def test_an_address_that_is_taken_is_said_before_models_are_read(server):
         serve("no/such/model", ServeConfig(port=port))
     with pytest.raises(UserError, match="there is no 'no/such/model'"):
         serve({"a": "no/such/model"})
-    with pytest.raises(UserError, match="there are no models to serve"):
-        serve({})
+    for given, message in (
+        ({}, "there are no models to serve"),
+        ([models()], "models is list; give a model of bert_jax.load"),
+        ({"a": 3}, "the model a is int; give a model"),
+        ({1: "runs/mine"}, "a model has the name 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            serve(given)
 
 
 def test_the_first_signal_ends_gently_and_the_second_at_once(monkeypatch):

@@ -56,7 +56,7 @@ class QuickEngine:
     def __init__(self, models, options=EngineOptions()):
         self.models, self.options, self.ready, self.waiting = models, options, True, 0
         self.fails, self.delay, self.cancelled, self.asked = None, 0.0, 0, []
-        self.warmed = (3, 40)
+        self.warmed, self.draining = (3, 40), False
 
     def observed(self):
         return Observed(batches=2, texts=2, tokens=30, positions=40)
@@ -64,8 +64,11 @@ class QuickEngine:
     def start(self, told=lambda: None):
         self.ready = True
 
+    def refuse(self):
+        self.ready, self.draining = False, True
+
     async def drain(self, seconds):
-        self.ready = False
+        self.refuse()
 
     async def ask(self, name, question, *, deadline=None):
         self.asked.append((name, question))

@@ -105,6 +105,8 @@ def export_model(
       UserError: the model cannot be exported, a library is missing, or the program differs from the model. Then nothing
         is left at `destination`.
     """
+    if not isinstance(model, PretrainedModel):
+        raise UserError(f"model is {type(model).__name__} {model!r:.80}; give what bert_jax.load returns")
     if to not in PROGRAMS:
         raise UserError(f"to={to!r:.40} must be {', '.join(PROGRAMS)}")
     from_dict(ConvertConfig, {"to": to, "precision": precision})  # raises a UserError for any other word

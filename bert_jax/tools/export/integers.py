@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.pretrained.precision import as_integers
+
 SCALE = ".scale"
 """End of the name of the scales of an array of integers; TensorFlow takes no colon in a name."""
 MINIMUM = 1024  # values of an array from which on integers save something
-LARGEST = 127
 
 
 def written_weights(params: Mapping[str, np.ndarray], precision: str) -> dict[str, np.ndarray]:
@@ -38,13 +39,6 @@ def scaled_axes(path: str, axes: int) -> tuple[int, ...]:
     two = path.endswith(("attention/output/kernel", "convolution/dense/kernel"))  # heads and their features; places
     inputs = 2 if two else 1
     return tuple(range(stacked, stacked + inputs))
-
-
-def as_integers(values: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return int8 values and float32 scales, whose product is nearest to `values`, one scale over `axes`."""
-    largest = np.max(np.abs(values), axis=axes, keepdims=True)
-    scale = np.where(largest > 0, largest / LARGEST, 1.0).astype(np.float32)
-    return np.clip(np.rint(values / scale), -LARGEST, LARGEST).astype(np.int8), scale
 
 
 def whole(weights: Mapping[str, Any]) -> dict[str, jax.Array]:

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.config.search import Engine, FaissHnsw, FaissIvf
+from bert_jax.config.search import Engine, FaissHnsw, FaissIvf, HammingSearch
 from bert_jax.errors import UserError, need_extra
 from bert_jax.progress import progress_bar
-from bert_jax.tools.search.vectors import IndexForm, SingleForm, Vectors
+from bert_jax.tools.search.vectors import IndexForm, SignForm, SingleForm, Vectors
 
 EXTRA = "search"
 Found = tuple[np.ndarray, np.ndarray]
@@ -39,6 +39,10 @@ def need_engine(options: Engine, form: IndexForm) -> None:
     """Raise a UserError if the library of a way to search is not installed, or it is not for vectors of this form."""
     if options.name == "exact":
         return
+    if isinstance(options, HammingSearch):
+        if not isinstance(form, SignForm):
+            raise UserError(f"engine=hamming is for an index with dtype=binary, and this one has {form.noun}")
+        return
     if type(form) is not SingleForm:
         raise UserError(
             f"engine={options.name} is for one vector per text of float32 or float16, and the index has {form.noun}; "
@@ -50,6 +54,8 @@ def need_engine(options: Engine, form: IndexForm) -> None:
 def finder(options: Engine, form: IndexForm, blocks: Sequence[Any]) -> Find:
     """Return what finds the documents whose vectors are in `blocks`, as the options say."""
     need_engine(options, form)
+    if isinstance(options, HammingSearch):
+        return functools.partial(_by_signs, options.shortlist, form, blocks)
     return functools.partial(exact, form, blocks) if options.name == "exact" else _by_faiss(options, blocks)
 
 
@@ -94,6 +100,34 @@ def _merged(
     # Of equal scores top_k takes the first, and what was found before stands further ahead in the corpus.
     scores, order = jax.lax.top_k(jnp.concatenate([scores, own], axis=1), scores.shape[1])
     return scores, jnp.take_along_axis(jnp.concatenate([numbers, start + places], axis=1), order, axis=1)
+
+
+def _by_signs(shortlist: int, form: IndexForm, blocks: Sequence[np.ndarray], queries: np.ndarray, most: int) -> Found:
+    """Return the documents with the greatest products of those whose signs differ least from a query's."""
+    rows = len(blocks[0])
+    count = (len(blocks) - 1) * rows + len(blocks[-1])
+    most = min(most, count)
+    signs = _words(np.packbits(queries > 0, axis=1))
+    nearest = [np.zeros(0, np.int64) for _ in signs]  # distance · count + number, so that no two are equal
+    for start, block in zip(range(0, count, rows), blocks, strict=True):
+        words, numbers = _words(np.asarray(block)), np.arange(start, start + len(block))
+        for place, own in enumerate(signs):
+            distances = np.bitwise_count(words ^ own).sum(axis=1, dtype=np.int64)
+            known = np.concatenate([nearest[place], distances * count + numbers])
+            kept = min(max(shortlist, most), len(known))
+            nearest[place] = np.partition(known, kept - 1)[:kept]
+    scores, found = np.zeros((len(queries), most), np.float32), np.zeros((len(queries), most), np.int64)
+    for place, (query, known) in enumerate(zip(queries, nearest, strict=True)):
+        numbers = np.sort(known % count)
+        products = form.taken([(blocks[each // rows], each % rows) for each in numbers.tolist()]) @ query
+        order = np.argsort(-products, kind="stable")[:most]
+        scores[place], found[place] = products[order], numbers[order]
+    return scores, found
+
+
+def _words(signs: np.ndarray) -> np.ndarray:
+    """Return bytes of signs [N, H/8] as words of 64 bits, if they are a whole number of those."""
+    return np.ascontiguousarray(signs).view(np.uint64) if signs.shape[1] % 8 == 0 else signs
 
 
 def _by_faiss(options: Engine, blocks: Sequence[np.ndarray]) -> Find:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from absl import logging
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +24,7 @@ from bert_jax.formats.opening import need_model
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import track
 from bert_jax.tasks import ranking
+from bert_jax.tokenization.tokenizer import counted_cuts
 from bert_jax.tools.search import beir, engines
 from bert_jax.tools.search.beir import Judgements
 from bert_jax.tools.search.index import Hit, SearchIndex
@@ -192,7 +194,10 @@ def _ways(index: SearchIndex, queries: Sequence[str], config: SearchConfig, dept
     if len(ways) == 2:
         ways["hybrid"] = [hybrid([one, other], depth) for one, other in zip(*ways.values(), strict=True)]
     if reranker is not None:
-        ways["reranked"] = _reranked(index, reranker, queries, [*ways.values()][-1], config.rerank_top)
+        with counted_cuts() as cuts:
+            ways["reranked"] = _reranked(index, reranker, queries, [*ways.values()][-1], config.rerank_top)
+        if cuts:
+            logging.warning("--rerank=%s cut %d texts, longer than it reads", config.rerank, sum(cuts))
     return ways
 
 

@@ -21,8 +21,7 @@ from scipy import sparse
 from bert_jax.config.heads import FormName
 from bert_jax.config.search import IndexConfig
 from bert_jax.errors import UserError
-from bert_jax.pretrained.precision import quantize_embeddings
-from bert_jax.tools.export.integers import as_integers
+from bert_jax.pretrained.precision import as_integers, quantize_embeddings
 
 AGAIN = "make the index again with --overwrite"
 QUERIES = 256

@@ -155,9 +155,10 @@ def _about(service: Service) -> list[Path]:
         return JSONResponse({"status": "alive"})
 
     async def ready(_request: Request) -> Response:
-        if not service.ready:
-            raise Refusal(503, "the server is about to end" if service.draining else service.warming)
-        return JSONResponse({"status": "ready"})
+        if not service.engine.ready:
+            raise Refusal(503, "the server is about to end" if service.engine.draining else service.warming)
+        done, shapes = service.engine.warmed
+        return JSONResponse({"status": "ready", "compiled": done, "of": shapes})
 
     async def metrics(_request: Request) -> Response:
         return Response(service.metrics.text(), media_type=service.metrics.content_type)

@@ -439,8 +439,8 @@ def _tokens(
     return found
 
 
-Question = Pieces | Masks | Sides | NextSentences | Journey | Attention | Senses | Neighbours | Preparation
-QUESTIONS: dict[str, type[Question]] = {
+Demonstration = Pieces | Masks | Sides | NextSentences | Journey | Attention | Senses | Neighbours | Preparation
+DEMONSTRATIONS: dict[str, type[Demonstration]] = {
     "pieces": Pieces,
     "masks": Masks,
     "sides": Sides,
@@ -475,7 +475,7 @@ def lacking(model: PretrainedModel) -> dict[str, str]:
         if reason := model.network.encoder_layers.no_attention:
             raise UserError(f"{reason} and have no attention")
 
-    checks: dict[str, tuple[Callable[[], Any], ...]] = dict.fromkeys(QUESTIONS, (model.need_tokenizer,))
+    checks: dict[str, tuple[Callable[[], Any], ...]] = dict.fromkeys(DEMONSTRATIONS, (model.need_tokenizer,))
     for name, check in {
         "masks": fills,
         "sides": fills,

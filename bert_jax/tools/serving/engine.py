@@ -2,8 +2,9 @@
 
 A request is answered in a thread by the code of `PretrainedModel`: it reads texts, asks for the outputs of sequences
 and makes answers of them. Outputs are what the threads share: one thread computes those of all requests, in batches
-of a few shapes that were compiled before the first request. It never waits for a batch to become full: it computes
-what has arrived while it computed the batch before.
+of a few shapes that were compiled before. It never waits for a batch to become full: it computes what has arrived
+while it computed the batch before. Whatever else is computed with a model (`Engine.run`), such as what the page asks,
+may compile programs of its own for seconds, and so has a thread of its own.
 """
 
 import asyncio
@@ -25,11 +26,17 @@ from bert_jax.config.serving import EngineOptions
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.pretrained.outputs import Output, Outputs
+from bert_jax.pretrained.outputs import Output, Outputs, most_rows
+from bert_jax.tokenization.tokenizer import counted_cuts, read_in_parts
 from bert_jax.tools.serving.questions import Question, sequences_like
-from bert_jax.tools.serving.turns import Call, Turn, Turns, Work, settle
+from bert_jax.tools.serving.turns import Kind, Turn, Turns, Work, settle
 
 Found = TypeVar("Found")
+
+TELL_SECONDS = 60
+"""Between two lines that say how many texts were cut."""
+CALLS = "compiling (calls)"
+"""Name of the thread of `Engine.run`; `console.leave` ends a process whose thread is called so without waiting."""
 
 
 class Overloaded(Exception):
@@ -73,6 +80,8 @@ class Observed:
     """Requests."""
     overloaded: int = 0
     late: int = 0
+    cut: int = 0
+    """Texts, longer than a model reads."""
     cancelled: int = 0
     failed: int = 0
     compiled: int = 0
@@ -89,7 +98,7 @@ class _Request:
     """Bytes of its texts."""
     deadline: float
     """By time.monotonic()."""
-    works: list[Work | Call] = dataclasses.field(default_factory=list)
+    works: list[Work] = dataclasses.field(default_factory=list)
     """What it waits for."""
     ended: BaseException | None = None
     """Why nothing more is computed for it."""
@@ -107,25 +116,33 @@ class Engine:
         self.models: Mapping[str, PretrainedModel] = dict(models)
         self.options: EngineOptions = options or EngineOptions()
         self.warmed: tuple[int, int] = (0, 0)
-        """Shapes of batches that are compiled, and those that will be before questions are answered."""
+        """Shapes of batches that are compiled, and all that will be."""
         self._changed: threading.Condition = threading.Condition()
         # Changed under the lock of `_changed`:
-        self._turns: Turns = Turns(self.options.positions)
+        self._turns: Turns = Turns(self._most)
         self._requests: set[_Request] = set()
         self._tokens: int = 0
         """Of what waits, until all of it is in batches."""
         self._seen: Observed = Observed()
+        self._told: float = 0.0
+        """When the next line may say how many texts were cut."""
         self._state: Literal["new", "ready", "draining", "closed"] = "new"
         self._pool: concurrent.futures.ThreadPoolExecutor = concurrent.futures.ThreadPoolExecutor(
             self.options.threads, thread_name_prefix="answers"
         )
+        self._calls: concurrent.futures.ThreadPoolExecutor = concurrent.futures.ThreadPoolExecutor(1, CALLS)
+        self._rows: int | None = 1
+        """Batches of so many rows, a power of two, and of fewer have their programs; None: all have."""
         self._thread: threading.Thread = threading.Thread(target=self._run, name="computes", daemon=True)
 
     def start(self, told: Callable[[], None] = lambda: None) -> None:
-        """Compile every program and start the threads; `ready` is true from then on, unless the engine ended before.
+        """Compile every program, those of the smallest batches first, and start the threads as soon as they can answer.
+
+        `ready` is true from the moment when the programs are there that `EngineOptions.compile_first` asks for, unless
+        the engine ends before.
 
         Args:
-          told: called whenever `warmed` has changed.
+          told: called whenever `warmed` or `ready` has changed.
         """
         _compiled()
         shapes = [
@@ -133,30 +150,51 @@ class Engine:
             for name, model in self.models.items()
             for output, features in sequences_like(model, self.options.positions)
         ]
+        shapes.sort(key=lambda shape: len(shape[2]))
+        first = len(shapes) if self.options.compile_first == "all" else sum(len(each) == 1 for _, _, each in shapes)
         for number, (name, output, features) in enumerate(shapes):
-            if self._state != "new":
+            if number == first:
+                self._open()
+            if self._state not in ("new", "ready"):
                 return
             self.warmed = (number, len(shapes))
+            self._rows = 1 << max(0, (len(features) - 1).bit_length() - 1)  # what is smaller is all there
             told()
             self._warm(name, output, features)
-        self.warmed = (len(shapes), len(shapes))
+        self.warmed, self._rows = (len(shapes), len(shapes)), None
+        self._open()
+        told()
+
+    def _open(self) -> None:
         with self._changed:
             if self._state == "new":
                 self._thread.start()
                 self._state = "ready"
 
     def _warm(self, name: str, output: Output, features: Features) -> None:
-        turns = Turns(self.options.positions)
+        turns = Turns(self._all_rows)
         turns.put(self._work(name, output, features))
         while turns:
             turn = turns.next()
-            assert isinstance(turn, Turn), "no call was put there"
             turn.kind.output.rows(self.models[name].runner, turn.batch())
+
+    def _all_rows(self, _model: str, kind: Kind) -> int:
+        return most_rows(kind.width, self.options.positions)
+
+    def _most(self, model: str, kind: Kind) -> int:
+        """Return the most rows of a batch for which there is a program."""
+        rows, most = self._rows, self._all_rows(model, kind)
+        return most if rows is None else min(most, rows)
 
     @property
     def ready(self) -> bool:
-        """Whether every program is compiled and new requests are accepted."""
+        """Whether new requests are accepted."""
         return self._state == "ready"
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing more is accepted, since the process is about to end."""
+        return self._state in ("draining", "closed")
 
     @property
     def waiting(self) -> int:
@@ -179,24 +217,22 @@ class Engine:
           Failed: the computation failed.
         """
         request = self._accepted(name, question.texts(), deadline)
-        return await self._left(request, self._submitted(request, question.answer))
+        return await self._left(request, self._submitted(self._pool, request, question.answer))
 
     async def run(self, name: str, function: Callable[[PretrainedModel], Found]) -> Found:
-        """Return function(model), which the compute thread runs in its turn, as a request of one text."""
+        """Return function(model), which a thread runs that others may wait for, as a request of one text."""
         request = self._accepted(name, (), None)
-        call = Call(name, functools.partial(function, self.models[name]))
-        call.future.add_done_callback(lambda _: self._forget(request))
-        try:
-            self._put(request, call)
-        except BaseException:
-            self._forget(request)
-            raise
-        return await self._left(request, call.future)
+        return await self._left(request, self._submitted(self._calls, request, function))
+
+    def refuse(self) -> None:
+        """Accept nothing more."""
+        with self._changed:
+            if not self.draining:
+                self._state = "draining"
 
     async def drain(self, seconds: float) -> None:
         """Accept nothing more, and wait until what was accepted is answered, for at most so many seconds."""
-        with self._changed:
-            self._state = "draining"
+        self.refuse()
         until = time.monotonic() + seconds
         while self._requests and time.monotonic() < until:
             await asyncio.sleep(0.02)
@@ -212,7 +248,8 @@ class Engine:
             self._end(request, Draining())
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._calls):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     # ---- acceptance
 
@@ -244,9 +281,14 @@ class Engine:
         seen, texts = self._seen, sum(each.texts for each in self._requests)
         return min(60.0, max(1.0, texts / 2 * seen.seconds / max(1, seen.texts)))
 
-    def _submitted(self, request: _Request, answer: Callable[[PretrainedModel], Any]) -> Any:
+    def _submitted(
+        self,
+        pool: concurrent.futures.ThreadPoolExecutor,
+        request: _Request,
+        answer: Callable[[PretrainedModel], Any],
+    ) -> Any:
         try:
-            future = self._pool.submit(self._answer, request, answer)
+            future = pool.submit(self._answer, request, answer)
         except RuntimeError:  # closed meanwhile
             self._forget(request)
             raise Draining from None
@@ -288,7 +330,7 @@ class Engine:
         for work in works:
             settle(work.future, error=reason)
 
-    def _dropped(self, request: _Request) -> list[Work | Call]:
+    def _dropped(self, request: _Request) -> list[Work]:
         """Return what a request waits for, which is no longer in the queue."""
         for work in request.works:
             if work.untaken:
@@ -301,14 +343,30 @@ class Engine:
 
     def _answer(self, request: _Request, answer: Callable[[PretrainedModel], Any]) -> Any:
         model = self.models[request.model].computed_by(functools.partial(self._compute, request))
+        model.tokenizer = read_in_parts(model.need_tokenizer(), lambda: self._check(request))
         try:
             self._check(request)
-            return answer(model)
+            with counted_cuts() as cuts:
+                answered = answer(model)
+            self._tell(sum(cuts))
+            return answered
         except (UserError, Overloaded, Draining, Late, Failed, _Cancelled):
             raise
         except Exception as error:
             _log(request.model, "an answer", error)
             raise Failed from None
+
+    def _tell(self, cut: int) -> None:
+        """Count texts that were cut, and say so at most once in TELL_SECONDS."""
+        if not cut:
+            return
+        with self._changed:
+            self._seen.cut += cut
+            total, now = self._seen.cut, time.monotonic()
+            if now < self._told:
+                return
+            self._told = now + TELL_SECONDS
+        logging.warning("%d texts were longer than a model reads and were cut, since the start", total)
 
     def _check(self, request: _Request) -> None:
         """Raise the reason if nothing more is computed for the request."""
@@ -337,7 +395,7 @@ class Engine:
         packed = output.packed(runner) and not features.in_windows
         return Work(name, output, features, packed, runner.longest)
 
-    def _put(self, request: _Request, work: Work | Call) -> None:
+    def _put(self, request: _Request, work: Work) -> None:
         with self._changed:
             self._check(request)
             if self._state == "closed":
@@ -353,15 +411,14 @@ class Engine:
 
     def _run(self) -> None:
         while (turn := self._next()) is not None:
-            works = [turn] if isinstance(turn, Call) else turn.works
             try:
-                self._called(turn) if isinstance(turn, Call) else self._computed(turn)
+                self._computed(turn)
             except Exception as error:
-                _log(turn.model, "a call" if isinstance(turn, Call) else f"a batch of {len(turn.places)} texts", error)
-                self._fail(works)
-            del turn, works  # or they would be kept until the next turn
+                _log(turn.model, f"a batch of {len(turn.places)} texts", error)
+                self._fail(turn.works)
+            del turn  # or it would be kept until the next one
 
-    def _next(self) -> Turn | Call | None:
+    def _next(self) -> Turn | None:
         """Wait for something to compute and return it; None: the engine is closed."""
         self._drop_late()
         with self._changed:
@@ -370,7 +427,7 @@ class Engine:
             if not self._turns:
                 return None
             turn = self._turns.next()
-            for work in [turn] if isinstance(turn, Call) else turn.works:
+            for work in turn.works:
                 if not work.untaken:  # all of it is out of the queue
                     self._tokens -= work.tokens
                     work.tokens = 0
@@ -387,12 +444,6 @@ class Engine:
         for request in late:
             self._end(request, Late())
 
-    def _called(self, call: Call) -> None:
-        try:
-            settle(call.future, call.function())
-        except UserError as error:
-            settle(call.future, error=error)
-
     def _computed(self, turn: Turn) -> None:
         began = time.monotonic()
         rows = turn.kind.output.rows(self.models[turn.model].runner, turn.batch())
@@ -407,7 +458,7 @@ class Engine:
             seen.tokens += turn.tokens
             seen.positions += turn.rows * turn.kind.width
 
-    def _fail(self, works: Sequence[Work | Call]) -> None:
+    def _fail(self, works: Sequence[Work]) -> None:
         with self._changed:
             requests = [request for request in self._requests if not set(works).isdisjoint(request.works)]
         for request in requests:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bert_jax.config.serving import ServeConfig, name_of, named_models, need_libraries
 from bert_jax.errors import UserError
@@ -16,6 +16,9 @@ from bert_jax.progress import progress_bar
 
 if TYPE_CHECKING:
     from bert_jax.tools.serving.server import Server
+
+
+WAYS = "give a model of bert_jax.load, its path or name, or a dict of either by name"
 
 
 class Served:
@@ -34,7 +37,7 @@ class Served:
         self._thread.start()
         with contextlib.ExitStack() as shown:
             move_to = None
-            while not (server.started and server.service.ready) and self._thread.is_alive():
+            while not (server.started and server.engine.ready) and self._thread.is_alive():
                 done, shapes = server.engine.warmed
                 if shapes and move_to is None:
                     move_to = shown.enter_context(progress_bar("compiling shapes of batches", shapes))
@@ -92,10 +95,26 @@ def serve(
         if isinstance(models, PretrainedModel):
             models = {name_of(models.path): models}
         else:
-            named = models if isinstance(models, Mapping) else named_models([os.fspath(models)])
-            models = {name: load(each) if isinstance(each, str | os.PathLike) else each for name, each in named.items()}
+            named = models if isinstance(models, Mapping) else named_models([_place(models)])
+            models = {name: _model(name, each) for name, each in named.items()}
         if not models:
             raise UserError("there are no models to serve; give one, a place, or models or places by name")
         found = Served(Server(models, config, token, listener), listener)
         failed.pop_all()
     return found
+
+
+def _place(model: Any) -> str:
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    raise UserError(f"models is {type(model).__name__}; {WAYS}")
+
+
+def _model(name: Any, model: Any) -> PretrainedModel:
+    if not isinstance(name, str) or not name:
+        raise UserError(f"a model has the name {name!r:.60}; {WAYS}")
+    if isinstance(model, str | os.PathLike):
+        return load(model)
+    if not hasattr(model, "need_tokenizer"):
+        raise UserError(f"the model {name:.60} is {type(model).__name__}; {WAYS}")
+    return model

@@ -24,7 +24,14 @@ from bert_jax.files import read_object
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tools.search.index import SearchIndex, read_index
 from bert_jax.tools.serving.bodies import Limits, Refusal, read_aside
-from bert_jax.tools.serving.demonstrations import MOST_CHARACTERS, MOST_LINES, QUESTIONS, Question, checked, described
+from bert_jax.tools.serving.demonstrations import (
+    DEMONSTRATIONS,
+    MOST_CHARACTERS,
+    MOST_LINES,
+    Demonstration,
+    checked,
+    described,
+)
 from bert_jax.tools.serving.engine import Engine
 from bert_jax.tools.serving.security import need_json
 from bert_jax.tools.study import MeasuredFigure
@@ -97,7 +104,7 @@ def playground_routes(engine: Engine, config: ServeConfig) -> list[Route]:
         Route("/playground/search", search, methods=["POST"]),
         *(
             Route(f"/playground/ask/{name}", _answered(engine, kind), methods=["POST"])
-            for name, kind in QUESTIONS.items()
+            for name, kind in DEMONSTRATIONS.items()
         ),
     ]
 
@@ -112,7 +119,7 @@ def _file(name: str, kind: str) -> Endpoint:
     return file
 
 
-def _answered(engine: Engine, kind: type[Question]) -> Endpoint:
+def _answered(engine: Engine, kind: type[Demonstration]) -> Endpoint:
     """Return what answers a question of this kind by the model that the address names: /playground/ask/…?model=NAME."""
 
     async def answer(request: Request) -> Response:

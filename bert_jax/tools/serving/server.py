@@ -127,26 +127,30 @@ class Server(uvicorn.Server):
 
     def _warm_up(self) -> None:
         began = said = time.monotonic()
+        ready = False
 
         def told() -> None:
-            nonlocal said
-            if self.options.access_log and time.monotonic() - said >= TELL_SECONDS:
-                said, (done, shapes) = time.monotonic(), self.engine.warmed
-                line = f"compiling: {done} of {shapes} shapes of batches after {said - began:.0f} s"
+            nonlocal said, ready
+            now, (done, shapes) = time.monotonic(), self.engine.warmed
+            if self.options.access_log and self.engine.ready and not ready:
+                rest = (
+                    f"; {shapes - done} of {shapes} shapes of batches are compiled meanwhile" if done < shapes else ""
+                )
+                print(f"ready after {now - began:.1f} s{rest}", file=sys.stderr, flush=True)
+            elif self.options.access_log and now - said >= TELL_SECONDS:
+                said, line = now, f"compiling: {done} of {shapes} shapes of batches after {now - began:.0f} s"
                 print(line, file=sys.stderr, flush=True)
+            ready = self.engine.ready
 
         try:
             self.engine.start(told)
         except BaseException as failure:
             self._failure.append(failure)
             self.should_exit = True
-        else:
-            if self.options.access_log:
-                print(f"ready after {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, answer what was accepted, and close the connections."""
-        self.service.draining = True
+        self.engine.refuse()
         for server in self.servers:
             server.close()
         if not self._failure:
@@ -188,13 +192,33 @@ class Bounded(H11Protocol):
     """Ends the connection unless a header is complete in time."""
     stuck: asyncio.TimerHandle | None = None
     """Ends it unless the client takes enough of an answer in time."""
+    since: float = 0.0
+    """When it was made, or when its last answer was given."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.since = self.loop.time()
         if len(self.connections) > self.options.max_connections:
-            transport.abort()
-        else:
+            self.make_room()
+        if not transport.is_closing():
             self.waiting = self.loop.call_later(self.options.read_seconds, self.too_slow)
+
+    def on_response_complete(self) -> None:
+        self.since = self.loop.time()
+        super().on_response_complete()
+
+    def make_room(self) -> None:
+        """Close the connection that has been waiting for a whole request for longest, or this one if all have theirs.
+
+        So clients that send slowly, or nothing, shut nobody out who sends a request at once.
+        """
+        idle = [each for each in self.connections if each is not self and each.lacks_request()]
+        min(idle, key=lambda each: each.since, default=self).transport.abort()
+
+    def lacks_request(self) -> bool:
+        """Return whether neither a request nor an answer is complete or under way, but at most half a request."""
+        waits = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        return waits and not self.transport.is_closing() and not self.transport.get_write_buffer_size()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop("waiting")

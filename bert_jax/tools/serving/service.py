@@ -163,6 +163,7 @@ class _OfEngine(Collector):
             "overloaded": ("Requests that were refused since the queue was full.", seen.overloaded),
             "late": ("Requests that were dropped at their deadline.", seen.late),
             "cancelled": ("Requests whose client went away.", seen.cancelled),
+            "cut": ("Texts that were longer than a model reads.", seen.cut),
             "failed": ("Requests whose computation failed.", seen.failed),
             "compiled": ("Programs that were compiled.", seen.compiled),
         }
@@ -186,13 +187,6 @@ class Service:
     def __init__(self, engine: Engine, config: ServeConfig, routes: Sequence[Route]):
         self.engine, self.config, self.routes = engine, config, tuple(routes)
         self.metrics: Metrics = Metrics(engine)
-        self.draining: bool = False
-        """Whether the process is about to end."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether new questions are answered at once."""
-        return self.engine.ready and not self.draining
 
     @property
     def warming(self) -> str:
@@ -238,7 +232,7 @@ class Service:
 
     async def ask(self, name: str, question: Question) -> Any:
         """Return the answer of a model; raise what the engine raises, of which `refusal_of` makes an answer."""
-        if self.draining:
+        if self.engine.draining:
             raise Draining
         if not self.engine.ready:
             raise Refusal(503, f"{self.warming}; /ready says when", headers=retry_after(1))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data.sequences import Batch, Features, sequence_lengths
-from bert_jax.pretrained.outputs import Output, batch_of, most_rows, row_width, rows_of_batch, shares_row
+from bert_jax.pretrained.outputs import Output, batch_of, row_width, rows_of_batch, shares_row
 
 TRIED = 8
 """Texts that do not fit into a batch before it is taken as full."""
@@ -64,17 +64,6 @@ class Work:
         self.missing -= 1
         if not self.missing:
             settle(self.future, self.rows)
-
-
-@dataclasses.dataclass(eq=False)
-class Call:
-    """Another computation with a model, whose result `future` gets."""
-
-    model: str
-    function: Callable[[], Any]
-    future: "concurrent.futures.Future[Any]" = dataclasses.field(default_factory=concurrent.futures.Future)
-    untaken: int = 1
-    tokens: int = 0
 
 
 class Kind(NamedTuple):
@@ -136,23 +125,20 @@ class Turns:
     """What waits, and the order in which it is computed; no thread may use it while another does.
 
     Args:
-      positions: most positions of a batch of several rows.
+      most: returns the most rows of a batch, by model and kind.
     """
 
-    def __init__(self, positions: int):
-        self._positions = positions
+    def __init__(self, most: Callable[[str, Kind], int]):
+        self._most = most
         # The first model has the next turn, and then of it the first kind.
-        self._models: dict[str, dict[Kind | None, Any]] = {}
+        self._models: dict[str, dict[Kind, Waiting]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._models)
 
-    def put(self, work: Work | Call) -> None:
+    def put(self, work: Work) -> None:
         """Add what waits."""
         kinds = self._models.setdefault(work.model, {})
-        if isinstance(work, Call):
-            kinds.setdefault(None, collections.deque()).append(work)
-            return
         numbers: dict[int, collections.deque[int]] = {}
         for number, length in enumerate(work.lengths):
             numbers.setdefault(row_width(length, work.longest), collections.deque()).append(number)
@@ -160,24 +146,21 @@ class Turns:
             kind = Kind(work.output, width, work.packed, work.grouped)
             kinds.setdefault(kind, collections.deque()).append((work, own))
 
-    def remove(self, work: Work | Call) -> None:
+    def remove(self, work: Work) -> None:
         """Forget what waits of `work`."""
         kinds = self._models.get(work.model, {})
         for kind in list(kinds):
-            kept = [each for each in kinds[kind] if (each if kind is None else each[0]) is not work]
-            kinds[kind] = collections.deque(kept)
-            if not kept:
+            kinds[kind] = collections.deque(each for each in kinds[kind] if each[0] is not work)
+            if not kinds[kind]:
                 del kinds[kind]
         if not kinds:
             self._models.pop(work.model, None)
 
-    def next(self) -> Turn | Call:
+    def next(self) -> Turn:
         """Return what is computed next; there must be something."""
         model, kinds = next(iter(self._models.items()))
         kind, waiting = next(iter(kinds.items()))
-        found = waiting.popleft() if kind is None else self._taken(model, kind, waiting)
-        if isinstance(found, Call):
-            found.untaken = 0
+        found = self._taken(model, kind, waiting)
         del kinds[kind], self._models[model]
         if waiting:
             kinds[kind] = waiting
@@ -186,7 +169,7 @@ class Turns:
         return found
 
     def _taken(self, model: str, kind: Kind, waiting: Waiting) -> Turn:
-        most = 1 if kind.grouped else most_rows(kind.width, self._positions)
+        most = 1 if kind.grouped else self._most(model, kind)
         shared = kind.packed and shares_row(kind.width)
         room: list[int] = []  # of each row
         places: list[Place] = []
