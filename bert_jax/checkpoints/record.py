@@ -281,7 +281,7 @@ def rank(content: dict[str, Any], metric: str | Sequence[str]) -> tuple[int, flo
     length is a different test. So the steps of a later phase come first.
     """
     phase = content["position"].get("phase", 0)
-    name = metric if isinstance(metric, str) else metric[phase]
+    name = metric if isinstance(metric, str) else next(iter(metric[phase:]), "")
     loss = (content["metrics"] or {}).get(name, math.nan)
     return (-phase, loss) if math.isfinite(loss) else None
 
