@@ -66,15 +66,14 @@ class Checkpoints:
         self.run_id: str | None = run_id
         self.local: LocalTier | None = local
         self._config = config
-        best_metrics = (best_metric,) * bool(best_metric) if isinstance(best_metric, str) else best_metric
-        self._lost, self._best_metrics, self._committed = lost, best_metrics, committed
+        self._lost, self._best_metric, self._committed = lost, best_metric, committed
         self._pending: int | None = None
         self._saved: int | None = None
         self._manager: Manager | None = None
         if read_only:
             return
         need_plain_path(self.directory)
-        ranks = {step: self._places.rank(step, best_metrics) for step in self.steps()}
+        ranks = {step: self._places.rank(step, best_metric) for step in self.steps()}
         self._ranks = {step: found for step, found in ranks.items() if found is not None}
         self._manager = self._open()
 
@@ -134,7 +133,7 @@ class Checkpoints:
             return False
         self._begun = time.monotonic()
         content = make_record(step, state, position, config, metrics, self.run_id)
-        if (found := rank(content, self._best_metrics)) is not None:
+        if (found := rank(content, self._best_metric)) is not None:
             self._ranks[step] = found
         try:
             self._manager.save(

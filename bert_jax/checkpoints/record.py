@@ -274,14 +274,15 @@ def check_origin(content: dict[str, Any], step: int, run_id: str | None) -> None
         raise Damaged(f"it is a step of another run, {content['run_id']!r:.80}, not of {run_id!r}")
 
 
-def rank(content: dict[str, Any], metrics: Sequence[str]) -> tuple[int, float] | None:
-    """Return the rank of a checkpoint, lowest for the best; None without a finite held-out loss.
+def rank(content: dict[str, Any], metric: str | Sequence[str]) -> tuple[int, float] | None:
+    """Return the rank of a checkpoint, lowest for the best; None without a finite held-out loss of this name.
 
-    `metrics` has its name in each phase, or one for all. Losses are comparable only within a phase, because a different
-    sequence length is a different test. So the steps of a later phase come first.
+    `metric` is its name, or that of each phase. Losses are comparable only within a phase, because a different sequence
+    length is a different test. So the steps of a later phase come first.
     """
     phase = content["position"].get("phase", 0)
-    loss = (content["metrics"] or {}).get(metrics[min(phase, len(metrics) - 1)], math.nan) if metrics else math.nan
+    name = metric if isinstance(metric, str) else next(iter(metric[phase:]), "")
+    loss = (content["metrics"] or {}).get(name, math.nan)
     return (-phase, loss) if math.isfinite(loss) else None
 
 

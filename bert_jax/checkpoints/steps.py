@@ -277,10 +277,10 @@ class StepDirectories:
         check_unchanged(content, state)
         return Restored(step, state, content["position"], content["config"], content["metrics"])
 
-    def rank(self, step: int, best_metrics: Sequence[str]) -> tuple[int, float] | None:
+    def rank(self, step: int, best_metric: str | Sequence[str]) -> tuple[int, float] | None:
         """Return phase and loss by which steps are compared; None if the record of this one has none or is damaged."""
         try:
-            return rank(self._record(step), best_metrics)
+            return rank(self._record(step), best_metric)
         except Exception:  # a damaged record is reported by restore
             return None
 

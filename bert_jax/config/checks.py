@@ -268,6 +268,7 @@ def _check_data(config: Config) -> None:
 def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
     prefix, seen = f"phases.{index}.", config_of_phase(config, index)
     need_positive(phase, prefix, "steps", "sequence_length", "batch_size", "micro_batches", "learning_rate")
+    seen.objective.check_phase(phase, prefix)
     if phase.sequence_length > config.model.longest_sequence:
         unused = "" if config.model.padding_id is None else f" less {config.model.padding_id + 1}, for padding_id"
         raise UserError(
@@ -292,7 +293,6 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
             f"{prefix}max_predictions={phase.max_predictions} must be between 1 and "
             f"{prefix}sequence_length={phase.sequence_length}"
         )
-    seen.objective.check_phase(phase, prefix)
     _check_room(prefix, phase, seen)
     if (phase.warmup_steps or 0) < 0:
         raise UserError(f"{prefix}warmup_steps={phase.warmup_steps} must not be negative")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from bert_jax.config.model import EncoderConfig, ModelConfig
 from bert_jax.config.objective import MaskedWords, ObjectiveConfig
-from bert_jax.config.options import kinds, option, with_options
+from bert_jax.config.options import from_record, kinds, option, options_recorded, to_dict, with_options
 from bert_jax.errors import UserError
 
 SentencePairs = Literal["nsp", "sop", "adjacent", "none"]
@@ -762,6 +762,18 @@ def phase_of_step(config: Config, step: int) -> int:
     """Return the number of the phase that took a step; that of the first for step 0, which none has taken."""
     ends = itertools.accumulate(phase.steps for phase in config.phases)
     return next((index for index, end in enumerate(ends) if step <= end), len(config.phases) - 1)
+
+
+def model_of_step(recorded: dict[str, Any], step: int, where: str) -> dict[str, Any]:
+    """Return the model, as `to_dict` writes it, as the phase computed it that took a step.
+
+    `recorded` is a configuration in `where`, a file of a run.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    config = from_record(Config, options_recorded(recorded), where)
+    return to_dict(config_of_phase(config, phase_of_step(config, step)).model)
 
 
 def resolve_phases(config: Config) -> tuple[Phase, ...]:

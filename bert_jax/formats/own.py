@@ -12,10 +12,11 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import Damaged, check_files, check_origin, host_fingerprint, open_array, read_record
 from bert_jax.checkpoints.steps import attempt
 from bert_jax.checkpoints.workdir import id_below, need, read_json
-from bert_jax.config import Config, EmbeddingConfig, EncoderConfig, HeadConfig, config_of_phase, phase_of_step
+from bert_jax.config import EmbeddingConfig, EncoderConfig, HeadConfig
 from bert_jax.config.commands import Weights
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.options import from_record, options_recorded, to_dict
+from bert_jax.config.options import from_record
+from bert_jax.config.pretraining import model_of_step
 from bert_jax.devices.hardware import all_devices
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError, first_lines
@@ -168,8 +169,7 @@ def _as_left(config: dict[str, Any], step: int, where: str, run: dict[str, Any])
     """
     if not isinstance(config.get("phases"), list) or {"finetune", "head"} & config.keys() or "source" in run:
         return config
-    options = from_record(Config, options_recorded(config), where)
-    return config | {"model": to_dict(config_of_phase(options, phase_of_step(options, step)).model)}
+    return config | {"model": model_of_step(config, step, where)}
 
 
 def _run(home: epath.Path) -> dict[str, Any] | None:

@@ -195,7 +195,7 @@ def test_the_best_step_is_that_of_the_latest_phase_by_its_own_loss():
     assert rank(record(0, next_word_loss=3.0), names) == (0, 3.0)
     assert rank(record(1, next_word_loss=1.0, mlm_loss=2.0), names) == (-1, 2.0)
     assert rank(record(1, next_word_loss=1.0), names) is None
-    assert rank(record(4, mlm_loss=2.0), ("mlm_loss",)) == (-4, 2.0) and rank(record(0, mlm_loss=2.0), ()) is None
+    assert rank(record(4, mlm_loss=2.0), "mlm_loss") == (-4, 2.0) and rank(record(0, mlm_loss=2.0), "") is None
 
 
 def test_masks_are_those_of_the_phase(small_store):
