@@ -155,8 +155,9 @@ def shaped(**changes) -> PretrainedModel:
         ({"local_window": 4, "global_every": 2}, "one layer in 2 sees the whole sequence"),
         ({"norm_position": "pre", "first_attention_norm": False}, "its first layer differs from the others"),
         ({"convolution_width": 3}, "a convolution is added to its first layer"),
+        ({"value_embeddings": "ends"}, "some add vectors of words to their values .*=ends"),
     ],
-    ids=["shared", "windows", "first", "convolution"],
+    ids=["shared", "windows", "first", "convolution", "words"],
 )
 def test_layers_that_are_not_interchangeable_are_refused(config: dict, message: str):
     assert variant(**config) != ModelConfig()

@@ -37,6 +37,7 @@ from bert_jax.config import (
 from bert_jax.config.checks import check
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types import obstacles, type_to_write
+from bert_jax.formats.stored import StoredModel
 from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
@@ -47,6 +48,7 @@ from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.models.layers import PackedTexts
 from bert_jax.objectives.masked_words import PretrainingObjective, masked_word_losses
 from bert_jax.objectives.objective import mean_loss
+from bert_jax.pretrained.initialization import with_layers
 from bert_jax.pretraining import pretrain
 
 ORACLE = pathlib.Path(__file__).parents[1] / "oracles" / "recipe_oracle.npz"
@@ -259,6 +261,12 @@ def test_bad_options_are_one_line(options, message):
 def test_transformers_has_no_such_model_and_it_is_said_which_option(name, value):
     model = dataclasses.replace(SMALL, **{name: value})
     assert type_to_write(model) is None and f"none has model.{name}={value}" in obstacles(model)
+
+
+def test_layers_that_read_words_are_no_start_for_fewer():
+    stored = StoredModel("bert_jax", "there", dataclasses.replace(SMALL, value_embeddings="all"), {}, None)
+    with pytest.raises(UserError, match="init_from_layers=0 needs layers that can be anywhere, .*value_embeddings=all"):
+        with_layers(stored, (0,), SMALL)
 
 
 def test_transformers_has_bert_with_squared_relu():
