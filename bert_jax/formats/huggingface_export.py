@@ -121,7 +121,7 @@ def _usage(stored: StoredModel, kind: ModelType, opener: str) -> str:
 def _configuration(stored: StoredModel) -> dict[str, Any]:
     assert isinstance(stored.model, AttentionConfig)  # or there would be an obstacle
     values = to_dict(stored.model) | {"intermediate_size": stored.model.feed_forward_size}
-    for name in ("vocab_pad_multiple", "scaled_outputs", "position_init"):  # they leave no trace in the exported model
+    for name in ("vocab_pad_multiple", "scaled_outputs", "scaling", "position_init"):  # no trace of them is exported
         values.pop(name, None)
     if stored.tokenizer is not None:
         values["vocabulary"] = f"{stored.tokenizer.kind}, {'uncased' if stored.tokenizer.lowercase else 'cased'}"
