@@ -24,8 +24,8 @@ def arm(kind: str, width: int, rate: float) -> Arm:
 def get_study() -> Study:
     return Study(
         title="Widths and learning rates, without and with μP",
-        question="Does the best learning rate fall with the width, and does it stay with model.scaling? Yang et al. 2022 "
-        "say so (Tensor Programs V, figure 1).",
+        question="Does the best learning rate fall with the width, and does it stay with model.scaling? Yang et al. "
+        "2022 say so (Tensor Programs V, figure 1).",
         base="bert_study",
         options={"steps": 400, "warmup_steps": 40, "batch_size": 16},
         seeds=1,
