@@ -193,12 +193,12 @@ def draw_widths(result: WidthChanges) -> Figure:
 
 
 def tell_widths(result: WidthChanges) -> Iterator[Table | str]:
-    """Yield the table of changes, and a line about each kind that says what grows or shrinks with the width."""
-    columns: list[tuple[str, str, Any]] = [("activation", "", result.names)]
+    """Yield a table of changes for each kind, and a line that says what grows or shrinks with the width."""
+    after = f"after {result.steps} steps of {result.rule} at {result.rate:g}"
     for kind, rows, slopes in zip(KINDS, result.change, result.slope, strict=True):
-        columns += [(f"{kind}, {width}", ".4f", rows[:, place]) for place, width in enumerate(result.widths)]
-        columns += [("slope", "+.2f", slopes)]
-    yield results.columns_table(columns, f"change after {result.steps} steps of {result.rule} at {result.rate:g}")
+        columns: list[tuple[str, str, Any]] = [("width", "", result.names)]
+        columns += [(str(width), ".3f", rows[:, place]) for place, width in enumerate(result.widths)]
+        yield results.columns_table([*columns, ("slope", "+.2f", slopes)], f"change {after}, {kind}")
     for kind, slopes in zip(KINDS, result.slope, strict=True):
         grow = [name for name, slope in zip(result.names, slopes, strict=True) if slope > FLAT]
         shrink = [name for name, slope in zip(result.names, slopes, strict=True) if slope < -FLAT]

@@ -52,10 +52,10 @@ def generator_model(model: EncoderConfig, generator: GeneratorConfig) -> Encoder
         sizes |= {"num_heads": heads, "intermediate_size": generator.intermediate_size}
         if isinstance(model, ModelConfig) and model.key_value_heads is not None:
             sizes["key_value_heads"] = math.gcd(heads, model.key_value_heads)
-    part = dataclasses.replace(model, **sizes)
-    if not isinstance(model, ModelConfig) or model.scaling is None:
-        return part
-    return dataclasses.replace(part, scaling=_of_part(model.scaling, model, part))
+    if isinstance(model, ModelConfig) and model.scaling is not None:
+        part = dataclasses.replace(model, **sizes)
+        return dataclasses.replace(part, scaling=_of_part(model.scaling, model, part))
+    return dataclasses.replace(model, **sizes)
 
 
 def _of_part(scaling: Scaling, whole: ModelConfig, part: ModelConfig) -> Scaling:

@@ -123,7 +123,7 @@ def _configuration(stored: StoredModel) -> dict[str, Any]:
     assert isinstance(stored.model, AttentionConfig)  # or there would be an obstacle
     values = to_dict(stored.model) | {"intermediate_size": stored.model.feed_forward_size}
     # They leave no trace in the exported model.
-    for name in ("vocab_pad_multiple", "scaled_outputs", "zero_outputs", "position_init"):
+    for name in ("vocab_pad_multiple", "scaled_outputs", "zero_outputs", "scaling", "position_init"):
         values.pop(name, None)
     if stored.tokenizer is not None:
         values["vocabulary"] = f"{stored.tokenizer.kind}, {'uncased' if stored.tokenizer.lowercase else 'cased'}"

@@ -189,9 +189,9 @@ def _scaled(config: EncoderConfig, entries: Iterable[Parameter]) -> ParameterTab
     weight c·w in place of c times w, both times c is the same training. They are 1/m of the word logits, in the norm
     before the word table, those of scores, in the queries, and that of a branch, in the map that ends it.
     """
-    scaling = config.scaling
-    if scaling is None:
+    if not isinstance(config, ModelConfig) or config.scaling is None:
         return table(entries)
+    scaling = config.scaling
     return table(_scaled_entry(config, scaling, entry) for entry in entries)
 
 

@@ -503,7 +503,7 @@ def test_the_compiler_counts_the_operations_of_the_closed_form():
 @pytest.mark.slow
 def test_init_leaves_its_result_and_pictures_and_is_not_computed_again(tmp_path, monkeypatch, analyze):
     write_workdir(tmp_path / "run", 1, config=dataclasses.replace(CONFIG, num_layers=1))
-    words = ["init", tmp_path / "run", "--draws=2", "--lengths=8", "--length=8", "--heads=1,4,5"]
+    words = ["init", tmp_path / "run", "--draws=2", "--lengths=8", "--length=8", "--heads=1,4,5", "--widths="]
     printed, result = analyze(*words)
     names = ["init.png", "init.svg", "positions.png", "positions.svg", "result.json"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
@@ -518,7 +518,7 @@ def test_init_leaves_its_result_and_pictures_and_is_not_computed_again(tmp_path,
 @pytest.mark.slow
 def test_a_configuration_without_positions_has_no_map_of_them(tmp_path):
     config = variant(dataclasses.replace(INITIAL_SMALL, num_layers=1), positions="rope")
-    result = analysis.init(config, heads=(2,), lengths=(8,), draws=2, length=8, name="rope", progress=False)
+    result = analysis.init(config, heads=(2,), lengths=(8,), draws=2, length=8, widths=(), name="rope", progress=False)
     assert result.positions is None and len(analysis.draw_initialisation(result).axes) == 6
     file = epath.Path(tmp_path) / "result.json"
     save_result(file, {}, result)

@@ -272,7 +272,7 @@ def test_a_width_that_is_written_out_equals_the_one_that_is_derived():
 HARMLESS = {
     **{"vocab_size": 99, "vocab_pad_multiple": 8, "max_position_embeddings": 99, "hidden_dropout": 0.3},
     **{"attention_dropout": 0.3, "recurrent_dropout": 0.3, "initializer_range": 0.1, "scaled_outputs": True},
-    **{"position_init": "sinusoidal", "pair_head": False, "zero_outputs": True},
+    **{"position_init": "sinusoidal", "pair_head": False, "zero_outputs": True, "scaling.base_hidden_size": 8},
 }
 OTHER_WORDS = {"layer": "lstm", "positions": "rope", "direction": "left_to_right", "pooler": "relu", "norm": "rms_norm"}
 OTHER_WORDS |= {"convolution_activation": "gelu_erf", "disentangled.terms": "c2p", "word_head": "affine"}
