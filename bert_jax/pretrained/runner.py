@@ -359,8 +359,8 @@ def _read(network: BertForPreTraining, params: Any, batch: Any) -> Encoded:
     """Return the last states at `positions` [B, M], which the head for masked words reads."""
     network = dataclasses.replace(network, parts=("mlm",))
     params = {part: tree for part, tree in params.items() if part not in ("pooler", "next_sentence")}
-    inputs = (batch[name] for name in INPUTS)
-    return network.read(params, *inputs, batch["positions"], texts=PackedTexts.of(batch))
+    ids, types, mask = (batch[name] for name in INPUTS)
+    return network.read(params, ids, types, mask, batch["positions"], texts=PackedTexts.of(batch))
 
 
 def _slots(shape: tuple[int, int], row: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -40,6 +40,10 @@ spans of a permutation for a BERT: {pretrain("bert_mini")} --objective.longest_s
     -> objective.longest_span=3 belongs to objective.name=permutation | not to objective.name=masked_words | leave
 left to right with masks: {pretrain("gpt_mini")} --masking.unit=whole_word
     -> objective.name=left_to_right | masks none | masking.unit=whole_word has no effect | leave it out
+diffusion with a rate of masks: {pretrain("diffusion_mini")} --masking.rate=0.3
+    -> objective.name=masked_diffusion | masking.rate=0.3 has no effect | leave it out
+diffusion from left to right: {pretrain("diffusion_mini")} --model.direction=left_to_right
+    -> objective.name=masked_diffusion | model.direction=left_to_right | set model.direction=both
 left to right with a number of masks: {pretrain("gpt_mini")} --max_predictions=5
     -> phases.0.max_predictions=5 has no effect | leave it out
 left to right for a model that sees both sides: {pretrain("bert_mini")} --objective.name=left_to_right

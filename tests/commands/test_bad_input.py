@@ -127,6 +127,14 @@ fill-mask without a mask: fill-mask @/run sparrow -> no [MASK] in 'sparrow' | wr
 fill-mask without a text: fill-mask @/run -> TEXT | usage
 fill-mask in another encoding: fill-mask @/run \udce9[MASK] -> is not UTF-8
 fill-mask beyond the model: fill-mask @/run {"[MASK]" * 80} -> 82 tokens | 64 | shorten
+score in no run: score @/nothing text -> nothing | no model in
+score without a text: score @/run -> give one of texts after MODEL, --input=FILE and --pairs=FILE
+score from two places: score @/run text --pairs=@/corpus.txt -> give one of texts after MODEL | not several
+score pairs token by token: score @/run --pairs=@/corpus.txt --reduction=tokens -> --reduction=tokens | sum or mean
+score pairs of another file: score @/run --pairs=@/corpus.txt -> corpus.txt | determined by the end of its name
+score beyond the model: score @/run {"." * 80} -> 82 tokens | 64 are allowed | shorten
+generate beyond the model: generate @/run text --length=80 -> length=80 | the model takes 64 | shorten
+generate the same again: generate @/run --samples=3 --temperature=0 -> samples=3 | order=random
 fill-mask with too many candidates: fill-mask @/run [MASK] --top_k=0 -> top_k=0 | 200
 """)
 

@@ -41,7 +41,7 @@ EDITS = {  # row of the table → file → the text of a new one, or what is rep
             "    return SmoothedWords(model, options.smoothing)\n"
         ),
         "config/objective.py": {
-            "ObjectiveConfig = MaskedWords": (
+            "ObjectiveConfig = (\n    MaskedWords": (
                 "@dataclasses.dataclass(frozen=True, kw_only=True)\n"
                 "class Smoothed(_Objective):\n"
                 '    """Masked words with label smoothing."""\n\n'
@@ -50,7 +50,7 @@ EDITS = {  # row of the table → file → the text of a new one, or what is rep
                 "    masks_words: ClassVar[bool] = True\n\n"
                 "    smoothing: float = 0.0\n"
                 '    """Share of the probability that is spread over all words."""\n\n\n'
-                "ObjectiveConfig = MaskedWords | Smoothed"
+                "ObjectiveConfig = (\n    MaskedWords | Smoothed"
             )
         },
     },
