@@ -133,6 +133,11 @@ class Problem:
     """The step of another run that it continues from, if any."""
 
     @property
+    def begin(self) -> int:
+        """Step at which a run that has saved nothing begins."""
+        return 0 if self.branch is None else self.branch.step
+
+    @property
     def identity(self) -> dict[str, Any]:
         """What run.json says of the run, and a resumed one must have in common with it."""
         facts, run = self.corpus.identity | self.learner.own_names, epath.Path(self.config.workdir) / "run.json"
@@ -201,8 +206,7 @@ def pretrain(
         watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
         checkpoints = closing.enter_context(_open_checkpoints(options.checkpoint, workdir, learner.main, events))
         signals.newest = checkpoints.latest_step
-        begin = 0 if problem.branch is None else problem.branch.step
-        result = Result(checkpoints.latest_step() or begin, {}, 0)
+        result = Result(checkpoints.latest_step() or problem.begin, {}, 0)
         steps = PhaseSteps(learner)
         say(COMPILES)
         steps.begin(result.step)

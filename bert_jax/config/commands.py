@@ -535,6 +535,7 @@ class Mean:
     """Weighted mean of the models."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"method": "mean"}
+    """The option that chooses it, and its value."""
     shares: tuple[float, ...] = ()
     """Weight of each model, in their order; they are divided by their sum. By default all count alike."""
 
@@ -557,6 +558,7 @@ class MovingAverage:
     """Exponential moving average over the models in their order, which begins with the first."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"method": "ema"}
+    """The option that chooses it, and its value."""
     decay: float = 0.5
     """Share of the average so far that each further model leaves: average = decay × average + (1 − decay) × model."""
 
@@ -575,6 +577,7 @@ class Slerp:
     """The point between two models on the arc from one to the other (Shoemake 1985), for each array of each layer."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"method": "slerp"}
+    """The option that chooses it, and its value."""
     share: float = 0.5
     """Share of the way from the first model to the second."""
 
@@ -594,6 +597,7 @@ class Ties:
     """
 
     chosen_by: ClassVar[Mapping[str, str]] = {"method": "ties"}
+    """The option that chooses it, and its value."""
     ancestor: str = ""
     """Model that all of them started from, spelled like them."""
     kept: float = 0.2

@@ -162,3 +162,17 @@ def test_a_branch_takes_other_phases_from_the_end_of_one(small_store, tmp_path):
     longer = dataclasses.replace(branched(trunk, tmp_path / "longer", 4), phases=(dataclasses.replace(first, steps=6),))
     pretrain(longer)
     assert [row["step"] for row in rows(longer.workdir)] == [5, 6]
+
+
+@pytest.mark.slow
+def test_arrays_that_have_changed_are_refused(trunk, tmp_path):
+    """They are only read when the run restores them, which the work directory survives: it can be started again."""
+    damaged = tmp_path / "damaged"
+    shutil.copytree(trunk.workdir, damaged)
+    for file in (damaged / "checkpoints" / "step_000000004" / "state").rglob("d/*"):
+        file.write_bytes(b"\0" * file.stat().st_size)
+    config = dataclasses.replace(trunk, workdir=str(tmp_path / "branch"), branch_from=f"{damaged}:4")
+    with pytest.raises(UserError, match=r"step 4 of .* cannot be used .*other steps there: 2, 6, 8"):
+        pretrain(config)
+    good = dataclasses.replace(config, branch_from=f"{damaged}:6")
+    assert pretrain(good).step == 8
