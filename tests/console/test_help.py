@@ -418,6 +418,8 @@ describe none --output=none/card.html
 status none
 report none --output=none/page.html
 doctor none
+replay none --step=1
+inspect none --run=none
 fill-mask none [MASK]
 predict none --text=text
 predict model
