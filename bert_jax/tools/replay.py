@@ -192,11 +192,17 @@ def wanted_steps(step: int | str, course: Course) -> tuple[int, int]:
 def _begin(course: Course, first: int, from_start: bool) -> list[int]:
     """Return the checkpoints to begin from, the nearest first, and at last 0 if that is wanted."""
     before = [saved.step for saved in course.saved if saved.step < first][::-1]
+    if course.origin:
+        from_start = False  # its first parameters are those of another run
     if not before and not from_start and first > 1:
         kept = ", ".join(f"{saved.step:,}" for saved in course.saved) or "none"
         raise UserError(
-            f"step={first}: {course.path} has no checkpoint of an earlier step (it has {kept}); --from_start begins "
-            f"with the first parameters and takes {first - 1:,} more steps"
+            f"step={first}: {course.path} has no checkpoint of an earlier step (it has {kept}); "
+            + (
+                f"give a later step: it has branched off from step {course.origin:,} of another run"
+                if course.origin
+                else f"--from_start begins with the first parameters and takes {first - 1:,} more steps"
+            )
         )
     return [*before, *([0] if from_start or first == 1 else [])]
 
