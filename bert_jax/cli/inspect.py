@@ -102,7 +102,9 @@ def _print_steps(console: Console, store: Store, path: str, passages: list[Passa
         console.print(_steps_table(each.steps[:MOST_SHOWN], course.last))
         if len(each.steps) > MOST_SHOWN:
             console.print(f"… and {len(each.steps) - MOST_SHOWN:,} more rows; --output=FILE has all", style="dim")
-    ends = [0, *(stretch.end for stretch in course.stretches)]
+    if course.origin:
+        console.print(f"The steps up to {course.origin:,} are those of the run that it has branched off from")
+    ends = [course.origin, *(stretch.end for stretch in course.stretches)]
     for begin, stretch in zip(ends, course.stretches, strict=False):
         if begin < stretch.begin:
             console.print(f"Unknown: what the steps {begin + 1:,} to {stretch.begin:,} read, whose batch size is lost")

@@ -17,6 +17,7 @@ from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import Damaged, Position, Span, check_origin, read_record
+from bert_jax.checkpoints.steps import StepDirectories
 from bert_jax.checkpoints.workdir import read_json
 from bert_jax.config import Config, Phase, resolve_stages
 from bert_jax.config.checks import training_paths
@@ -89,20 +90,29 @@ class Course:
     last: int
     """The newest step with a row or a checkpoint."""
 
+    @property
+    def origin(self) -> int:
+        """The step of another run that this one has branched off from; 0 if it has not."""
+        return _branched(self.run)[0]
+
     def at(self, step: int) -> Stretch:
         """Return the stretch of a step, counted from 1.
 
         Raises:
           UserError: there is no such step, or nobody knows any more what it read.
         """
-        ends = [stretch.end for stretch in self.stretches]
-        found = bisect.bisect_left(ends, step)
-        if step < 1 or found == len(ends):
-            raise UserError(f"step={step}: {self.path} has the steps 1 to {ends[-1]:,}")
-        if step <= self.stretches[found].begin:
+        if not 1 <= step <= (end := max(self.last, self.config.total_steps)):
+            raise UserError(f"step={step}: {self.path} has the steps {self.origin + 1:,} to {end:,}")
+        if step <= self.origin:
             raise UserError(
-                f"step={step}: the batch size of {self.path} has changed between two of its checkpoints, and the one "
-                "at which it did is gone, so nobody can tell what this step read"
+                f"step={step}: {self.path} has branched off from step {self.origin:,} of {_branched(self.run)[1]}; ask "
+                "that run"
+            )
+        found = bisect.bisect_left([stretch.end for stretch in self.stretches], step)
+        if found == len(self.stretches) or step <= self.stretches[found].begin:
+            raise UserError(
+                f"step={step}: nobody can tell what this step of {self.path} read, because a checkpoint is gone: that "
+                "at which the batch size changed, or that from which the run branched off"
             )
         return self.stretches[found]
 
@@ -119,24 +129,46 @@ def read_course(path: str | os.PathLike[str]) -> Course:
         raise UserError(f"{path} holds a model that convert or model.save wrote, without the steps of a run")
     saved = tuple(_saved(place, run.get("run_id")))
     stretches, before = [], Saved(0, Position(), config)
+    if (branched := _branched(run))[0]:
+        parent = epath.Path(branched[1]).expanduser()
+        there = _read(StepDirectories(parent / "checkpoints").path(branched[0]), branched[2])
+        before = there or Saved(branched[0], Position(phase=-1), config)  # of which no sum is right
     for each in saved:
         stretches += _between(before, each, _starts(place, before.step, each.step))
         before = each
+    if before.position.phase < 0:
+        raise UserError(
+            f"{path} has branched off from step {before.step:,} of {_branched(run)[1]}, whose checkpoint is gone, and "
+            "has none of its own yet, which would say what it reads"
+        )
     position = dataclasses.replace(before.position, skipped=_skipped(place, before.position.skipped))
     stretches += _steps(config, before.step, position, config.total_steps)
     rows = [row["step"] for row in read_rows(place / "metrics.jsonl") if row["kind"] == "train"]
     return Course(place, run, config, saved, tuple(stretches), max([0, before.step, *rows]))
 
 
+def _branched(run: dict[str, Any]) -> tuple[int, str, str | None]:
+    """Return the step of another run that a run has branched off from, and the directory and the id of that run."""
+    origin = run.get("branched_from")
+    if not isinstance(origin, dict) or type(origin.get("step")) is not int:
+        return 0, "", None
+    return origin["step"], str(origin.get("path")), origin.get("run_id")
+
+
 def _saved(place: epath.Path, run_id: str | None) -> Iterator[Saved]:
-    for directory in Checkpoints(place / "checkpoints", read_only=True, run_id=run_id).directories():
-        try:
-            content = read_record(directory / "record")
-            check_origin(content, int(directory.name.removeprefix("step_")), run_id)
-            config = from_record(Config, options_recorded(content["config"]), f"{directory}/record")
-            yield Saved(content["step"], Position.from_dict(content["position"]), config)
-        except (Damaged, OSError, ValueError, KeyError, TypeError):  # a run passes over it, too
-            continue
+    directories = Checkpoints(place / "checkpoints", read_only=True, run_id=run_id).directories()
+    yield from filter(None, (_read(directory, run_id) for directory in directories))
+
+
+def _read(directory: epath.Path, run_id: str | None) -> Saved | None:
+    """Return the checkpoint in the directory of a step; None if it is damaged or not there."""
+    try:
+        content = read_record(directory / "record")
+        check_origin(content, int(directory.name.removeprefix("step_")), run_id)
+        config = from_record(Config, options_recorded(content["config"]), f"{directory}/record")
+        return Saved(content["step"], Position.from_dict(content["position"]), config)
+    except (Damaged, OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _between(first: Saved, last: Saved, starts: Sequence[int]) -> list[Stretch]:

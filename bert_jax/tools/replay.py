@@ -10,7 +10,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -34,6 +34,7 @@ from bert_jax.errors import UserError
 from bert_jax.pretrained.initialization import open_source
 from bert_jax.pretrained.teacher import teacher_is_there
 from bert_jax.pretraining import MakeObjective, Problem, begun, default_objective, described, first_state
+from bert_jax.progress import progress_bar
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.tools.course import Course, Stretch, at_places, read_course
 from bert_jax.training.events import EVENTS_FILE, read_events
@@ -167,7 +168,7 @@ def batches_of_steps(
         yield corpus.training[stretch.stage.index].batch(stretch.positions(step)), tokenizer
 
 
-MOST_STEPS = 100_000
+MOST_STEPS = 1_000
 """Steps that are compared at a time; what is kept of each takes memory."""
 
 
@@ -191,11 +192,17 @@ def wanted_steps(step: int | str, course: Course) -> tuple[int, int]:
 def _begin(course: Course, first: int, from_start: bool) -> list[int]:
     """Return the checkpoints to begin from, the nearest first, and at last 0 if that is wanted."""
     before = [saved.step for saved in course.saved if saved.step < first][::-1]
+    if course.origin:
+        from_start = False  # its first parameters are those of another run
     if not before and not from_start and first > 1:
         kept = ", ".join(f"{saved.step:,}" for saved in course.saved) or "none"
         raise UserError(
-            f"step={first}: {course.path} has no checkpoint of an earlier step (it has {kept}); --from_start begins "
-            f"with the first parameters and takes {first - 1:,} more steps"
+            f"step={first}: {course.path} has no checkpoint of an earlier step (it has {kept}); "
+            + (
+                f"give a later step: it has branched off from step {course.origin:,} of another run"
+                if course.origin
+                else f"--from_start begins with the first parameters and takes {first - 1:,} more steps"
+            )
         )
     return [*before, *([0] if from_start or first == 1 else [])]
 
@@ -244,7 +251,13 @@ class _Steps:
         """Yield the steps from `first` to `last` with their figures."""
         stretch = self._course.at(begin[0] + 1)
         state = self._state(begin, self._made(stretch.config)[0])
-        step = int(state.step)
+        with progress_bar("steps", last - int(state.step)) as advance_to:
+            yield from self._taken(state, first, last, advance_to)
+
+    def _taken(
+        self, state: TrainState, first: int, last: int, advance_to: Callable[[int], None]
+    ) -> Iterator[tuple[Stretch, int, dict[str, float]]]:
+        step = begin = int(state.step)
         while step < last:
             stretch = self._course.at(step + 1)
             problem, steps = self._made(stretch.config)
@@ -258,6 +271,7 @@ class _Steps:
                 for batch in stream:
                     state, values = steps.of(stage)(state, batch)
                     step += 1
+                    advance_to(step - begin)
                     if step >= first:
                         values = jax.device_get(values)
                         yield stretch, step, {name: float(values[name]) for name in values if name not in COUNTS}

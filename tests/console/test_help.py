@@ -423,6 +423,8 @@ describe none --output=none/card.html
 status none
 report none --output=none/page.html
 doctor none
+replay none --step=1
+inspect none --run=none
 fill-mask none [MASK]
 score none text
 generate none --length=3

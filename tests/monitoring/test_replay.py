@@ -93,6 +93,27 @@ def test_a_store_that_has_been_moved_is_named(finished, tmp_path):
         replay(copy, 12, devices=jax.devices()[ONE])
 
 
+def test_the_steps_before_a_branch_are_those_of_another_run(finished, tmp_path):
+    """From the checkpoint of step 8, of which run.json says that the run begins there."""
+    copy = shutil.copytree(finished[0].workdir, tmp_path / "run")
+    run = json.loads((copy / "run.json").read_text())
+    origin = {"path": finished[0].workdir, "run_id": run["run_id"], "step": 8}
+    (copy / "run.json").write_text(json.dumps(run | {"branched_from": origin}))
+    shutil.rmtree(copy / "checkpoints" / "step_000000008")
+    course = read_course(copy)
+    assert course.at(9).positions(9)[0] == 8 * 16
+    with pytest.raises(UserError, match="step=8: .* has branched off from step 8 of"):
+        course.at(8)
+    with pytest.raises(UserError, match="no checkpoint of an earlier step .it has 12.; give a later step: it has br"):
+        replay(copy, 12, from_start=True, devices=jax.devices()[ONE])
+    (copy / "run.json").write_text(json.dumps(run | {"branched_from": origin | {"path": "nowhere"}}))
+    with pytest.raises(UserError, match="nobody can tell what this step"):
+        read_course(copy).at(9)
+    shutil.rmtree(copy / "checkpoints" / "step_000000012")
+    with pytest.raises(UserError, match="branched off from step 8 of nowhere, whose checkpoint is gone"):
+        read_course(copy)
+
+
 def all_equal(config, step: str, count: int, **options) -> None:
     before = contents(config.workdir)
     found = replay(config.workdir, step, devices=options.pop("devices", jax.devices()[ONE]), **options)
