@@ -30,6 +30,7 @@ from bert_jax.tools.study_plan import (
     described_learner,
     full_name,
     given_names,
+    phase_models,
     run_flops,
     tasks_below,
 )
@@ -253,7 +254,7 @@ class SpeedrunPlan:
     recipes: Mapping[str, Recipe]
     course: Course
     tasks: Mapping[str, FinetuneConfig]
-    _models: dict[str, Model] = dataclasses.field(default_factory=dict)
+    _models: dict[str, tuple[Model, ...]] = dataclasses.field(default_factory=dict)
     _steps: dict[tuple[str, float], int] = dataclasses.field(default_factory=dict)
     _configs: dict[tuple[str, int], Config] = dataclasses.field(default_factory=dict)
 
@@ -278,8 +279,8 @@ class SpeedrunPlan:
         )
 
     def model(self, run: Run) -> Model:
-        """Return the model of a run, with the vocabulary of its store; `describe` has been called."""
-        return self._models[run.arm]
+        """Return the model of the last phase of a run, with the vocabulary of its store; `describe` has been called."""
+        return self._models[run.arm][-1]
 
     def tokens(self, run: Run) -> int:
         """Return the positions that a run reads, padding included."""
@@ -297,7 +298,7 @@ class SpeedrunPlan:
             objective=MaskedWords(),
             masking=MaskingConfig(),
             data=dataclasses.replace(self.base.data, sentence_pairs="none", short_sequence_probability=0.0),
-            phases=(dataclasses.replace(config.phases[-1], sequence_length=length, max_predictions=None),),
+            phases=(PhaseConfig(sequence_length=length, batch_size=1),),
             evaluation=EvaluationConfig(sequences=self.speedrun.sequences, batch_size=given.batch_size),
         )
 
@@ -343,7 +344,7 @@ class SpeedrunPlan:
                 _, learner = described_learner(config, devices)
             except UserError as error:
                 raise UserError(str(error) if f"arm {name}: " in str(error) else f"arm {name}: {error}") from None
-            self._models[name] = learner.objective.model
+            self._models[name] = phase_models(config, learner)
 
     def _steps_of(self, name: str, length: float) -> int:
         """Return the steps of an arm in a run of this length."""

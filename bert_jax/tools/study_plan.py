@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -372,7 +372,7 @@ def check_runs(plan: StudyPlan, devices: sharding.Devices = None) -> dict[str, C
 def priced(config: Config, devices: sharding.Devices = None) -> tuple[Config, Cost]:
     """Return the options with the vocabulary size of the store, once they have been compared with it, and the cost."""
     config, learner = described_learner(config, devices)
-    return config, Cost(config.total_steps, run_flops(config, learner.objective.model))
+    return config, Cost(config.total_steps, run_flops(config, phase_models(config, learner)))
 
 
 def described_learner(config: Config, devices: sharding.Devices = None) -> tuple[Config, Learner]:
@@ -384,13 +384,18 @@ def described_learner(config: Config, devices: sharding.Devices = None) -> tuple
     return config, make_learner(config, mesh)
 
 
-def run_flops(config: Config, model: Model) -> float:
-    """Return the operations of all steps of a run: those of the model, padding included, and of the optimizer."""
-    updates = config.total_steps * optimizer_flops(config.optimizer, model.parameters)
-    return updates + sum(
-        stage.steps * stage.batch_size * model.training_flops(stage.sequence_length, stage.max_predictions)
-        for stage in resolve_stages(config)
-    )
+def phase_models(config: Config, learner: Learner) -> tuple[Model, ...]:
+    """Return the model of each phase of a run."""
+    return (learner.objective.model,) * len(config.phases)
+
+
+def run_flops(config: Config, models: Sequence[Model]) -> float:
+    """Return the operations of all steps of a run: those of its phases' models, with padding, and of the optimizer."""
+    total = float(config.total_steps * optimizer_flops(config.optimizer, models[0].parameters))
+    for stage in resolve_stages(config):
+        row = models[stage.index].training_flops(stage.sequence_length, stage.max_predictions)
+        total += stage.steps * stage.batch_size * row
+    return total
 
 
 def _check_tasks(run: StudyRun, config: Config, read: dict[Hashable, TaskData], devices: sharding.Devices) -> None:
