@@ -126,9 +126,9 @@ class Progress:
 
     @functools.cached_property
     def target(self) -> float | None:
-        """Mean loss of the reference at length 1; None while one of its seeds is missing."""
+        """Mean loss of the reference at length 1; None while one of its seeds is missing, or if one has failed."""
         runs = self.whole(self.course.reference)
-        if not runs or any(run not in self.losses for run in runs):
+        if not runs or any(not math.isfinite(self.losses.get(run, math.inf)) for run in runs):
             return None
         return sum(self.losses[run] for run in runs) / len(runs)
 
@@ -155,11 +155,12 @@ class Progress:
         return tuple(Run(arm, factor * centre, length, course.seeds[0]) for factor in course.rates)
 
     def _rate(self, arm: str) -> float | None:
-        """Return the factor with the lowest loss among the `trials` of an arm; None while one of them is missing."""
+        """Return the factor with the lowest loss among the `trials`; None while one is missing, or if all failed."""
         trials = self.trials(arm)
         if not trials or any(run not in self.losses for run in trials):
             return None
-        return min(trials, key=lambda run: self.losses[run]).rate
+        best = min(trials, key=lambda run: self.losses[run])
+        return best.rate if math.isfinite(self.losses[best]) else None
 
     def _due(self, arm: str) -> list[Run]:
         if self.rate(arm) is None:

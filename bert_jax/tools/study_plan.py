@@ -422,7 +422,7 @@ def check_continues(config: Config) -> None:
     lines = differences(to_dict(read_config(config.workdir)), to_dict(config))
     if lines := [line for line in lines if not is_harmless(Config, line)]:
         raise UserError(
-            f"{config.workdir} holds a run with different settings ({first_lines(lines)}); give the study "
+            f"{config.workdir} holds a run with different settings ({first_lines(lines)}); give "
             "another --workdir, or the options that it was started with"
         )
 
