@@ -71,7 +71,7 @@ class Speedrun:
     """The recipes. The first, which changes nothing, is the reference."""
     rates: tuple[float, ...] = (0.5, 1.0, 2.0)
     """Factors of an arm's peak rates, of which it gets the best."""
-    lengths: tuple[float, ...] = tuple(2 ** (power / 2) for power in range(-8, 5))
+    lengths: tuple[float, ...] = tuple(2 ** (power / 2) for power in range(-10, 5))
     """Lengths that are tried, ascending; 1 is one of them."""
     seeds: int = 3
     """Number of runs of each arm at each length, with seeds from that of the configuration on."""
@@ -95,8 +95,8 @@ class SpeedrunConfig:
     seeds: int | None = None
     """Number of runs of each arm at each length. None: the number that the speedrun gives."""
     arms: tuple[str, ...] = ()
-    """Names of the arms to run, separated by commas; the arms that they change, and the reference, run too. By default
-    all of them. The table shows those that have been run."""
+    """Names of the arms to run beside the reference, separated by commas. Each has the changes of those between, which
+    do not run. By default all of them."""
     scores: bool = False
     """Whether to pre-train every arm with as many operations as the reference, and fine-tune the tasks from there."""
     task_data: str = ""

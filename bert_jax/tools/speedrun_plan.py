@@ -30,6 +30,7 @@ from bert_jax.tools.study_plan import (
     described_learner,
     full_name,
     given_names,
+    phase_models,
     run_flops,
     tasks_below,
 )
@@ -125,9 +126,9 @@ class Progress:
 
     @functools.cached_property
     def target(self) -> float | None:
-        """Mean loss of the reference at length 1; None while one of its seeds is missing."""
+        """Mean loss of the reference at length 1; None while one of its seeds is missing, or if one has failed."""
         runs = self.whole(self.course.reference)
-        if not runs or any(run not in self.losses for run in runs):
+        if not runs or any(not math.isfinite(self.losses.get(run, math.inf)) for run in runs):
             return None
         return sum(self.losses[run] for run in runs) / len(runs)
 
@@ -154,11 +155,12 @@ class Progress:
         return tuple(Run(arm, factor * centre, length, course.seeds[0]) for factor in course.rates)
 
     def _rate(self, arm: str) -> float | None:
-        """Return the factor with the lowest loss among the `trials` of an arm; None while one of them is missing."""
+        """Return the factor with the lowest loss among the `trials`; None while one is missing, or if all failed."""
         trials = self.trials(arm)
         if not trials or any(run not in self.losses for run in trials):
             return None
-        return min(trials, key=lambda run: self.losses[run]).rate
+        best = min(trials, key=lambda run: self.losses[run])
+        return best.rate if math.isfinite(self.losses[best]) else None
 
     def _due(self, arm: str) -> list[Run]:
         if self.rate(arm) is None:
@@ -253,7 +255,7 @@ class SpeedrunPlan:
     recipes: Mapping[str, Recipe]
     course: Course
     tasks: Mapping[str, FinetuneConfig]
-    _models: dict[str, list[Model]] = dataclasses.field(default_factory=dict)
+    _models: dict[str, tuple[Model, ...]] = dataclasses.field(default_factory=dict)
     _steps: dict[tuple[str, float], int] = dataclasses.field(default_factory=dict)
     _configs: dict[tuple[str, int], Config] = dataclasses.field(default_factory=dict)
 
@@ -278,8 +280,8 @@ class SpeedrunPlan:
         )
 
     def model(self, run: Run) -> Model:
-        """Return the model of a run's first phase, with the vocabulary of its store; `describe` has been called."""
-        return self._models[run.arm][0]
+        """Return the model of the last phase of a run, with the vocabulary of its store; `describe` has been called."""
+        return self._models[run.arm][-1]
 
     def tokens(self, run: Run) -> int:
         """Return the positions that a run reads, padding included."""
@@ -297,7 +299,7 @@ class SpeedrunPlan:
             objective=MaskedWords(),
             masking=MaskingConfig(),
             data=dataclasses.replace(self.base.data, sentence_pairs="none", short_sequence_probability=0.0),
-            phases=(dataclasses.replace(config.phases[-1], sequence_length=length, max_predictions=None),),
+            phases=(PhaseConfig(sequence_length=length, batch_size=1),),
             evaluation=EvaluationConfig(sequences=self.speedrun.sequences, batch_size=given.batch_size),
         )
 
@@ -343,7 +345,7 @@ class SpeedrunPlan:
                 _, learner = described_learner(config, devices)
             except UserError as error:
                 raise UserError(str(error) if f"arm {name}: " in str(error) else f"arm {name}: {error}") from None
-            self._models[name] = [each.model for each in learner.objectives]
+            self._models[name] = phase_models(learner)
 
     def _steps_of(self, name: str, length: float) -> int:
         """Return the steps of an arm in a run of this length."""

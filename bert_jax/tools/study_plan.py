@@ -378,7 +378,7 @@ def check_runs(plan: StudyPlan, devices: sharding.Devices = None) -> dict[str, C
 def priced(config: Config, devices: sharding.Devices = None) -> tuple[Config, Cost]:
     """Return the options with the vocabulary size of the store, once they have been compared with it, and the cost."""
     config, learner = described_learner(config, devices)
-    return config, Cost(config.total_steps, run_flops(config, [each.model for each in learner.objectives]))
+    return config, Cost(config.total_steps, run_flops(config, phase_models(learner)))
 
 
 def described_learner(config: Config, devices: sharding.Devices = None) -> tuple[Config, Learner]:
@@ -390,16 +390,18 @@ def described_learner(config: Config, devices: sharding.Devices = None) -> tuple
     return config, make_learner(config, mesh)
 
 
+def phase_models(learner: Learner) -> tuple[Model, ...]:
+    """Return the model of each phase of a run."""
+    return tuple(objective.model for objective in learner.objectives)
+
+
 def run_flops(config: Config, models: Sequence[Model]) -> float:
-    """Return the operations of all steps of a run: those of the `models` of its phases, padding included, and of the
-    optimizer."""
-    updates = config.total_steps * optimizer_flops(config.optimizer, models[0].parameters)
-    return updates + sum(
-        stage.steps
-        * stage.batch_size
-        * models[stage.index].training_flops(stage.sequence_length, stage.max_predictions)
-        for stage in resolve_stages(config)
-    )
+    """Return the operations of all steps of a run: those of its phases' models, with padding, and of the optimizer."""
+    total = float(config.total_steps * optimizer_flops(config.optimizer, models[0].parameters))
+    for stage in resolve_stages(config):
+        row = models[stage.index].training_flops(stage.sequence_length, stage.max_predictions)
+        total += stage.steps * stage.batch_size * row
+    return total
 
 
 def _check_tasks(run: StudyRun, config: Config, read: dict[Hashable, TaskData], devices: sharding.Devices) -> None:
@@ -426,7 +428,7 @@ def check_continues(config: Config) -> None:
     lines = differences(to_dict(read_config(config.workdir)), to_dict(config))
     if lines := [line for line in lines if not is_harmless(Config, line)]:
         raise UserError(
-            f"{config.workdir} holds a run with different settings ({first_lines(lines)}); give the study "
+            f"{config.workdir} holds a run with different settings ({first_lines(lines)}); give "
             "another --workdir, or the options that it was started with"
         )
 

@@ -19,7 +19,7 @@ RECIPE = {
     "model.attention_dropout": 0.0,
     "model.initializer_range": 0.05,
     "model.position_init": "sinusoidal",
-    "steps": 6_000,
+    "steps": 20_000,
     "sequence_length": 64,
     "batch_size": 16,
     "learning_rate": 1e-3,

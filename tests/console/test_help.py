@@ -418,6 +418,9 @@ launch local bert_mini --data.path=none --workdir=none/run
 study nothing
 study depth --workdir=none/run --seeds=x
 study depth --data.path none --workdir=none/run
+speedrun nothing
+speedrun ladder --workdir=none/run
+speedrun ladder --data.path none --workdir=none/run
 count none --output=none/counts
 describe none --output=none/card.html
 status none
@@ -479,7 +482,7 @@ def test_commands_of_the_guides_exist_with_their_options():
             if command in ("help", "--version"):
                 continue
             command = f"{command} {words[0]}" if command in ("launch", "bench", "analyze") else command
-            taken = [OPTIONS[command], *([Config()] if command.startswith("launch") else [])]
+            taken = [OPTIONS[command], *([Config()] if command.startswith(("launch", "study", "speedrun")) else [])]
             options = {"debug", "help", *PHASE_OPTIONS, *(name for each in taken for name in every_name(each))}
             for name in re.findall(r"(?<!\S)--([\w.]+)", " ".join(words)):
                 if name.startswith("beam."):  # see test_beam.py

@@ -93,6 +93,10 @@ def test_a_run_that_failed_counts_as_one_that_does_not_get_there():
     crossing = progress.crossing("a", 0)
     outcomes = {run: Outcome(fails(run), 0.0, run.length, 1, 2.0) for run in order if math.isfinite(fails(run))}
     assert crossing.after.length == 1.0 and reached(crossing, outcomes, progress.target).flops == 1.0
+    # Without a rate that works, or a target, there is nothing more to run.
+    for broken in ("a", "bert"):
+        progress, order = simulated(course, lambda run: math.inf if run.arm == broken else 5 - math.log(run.length))
+        assert progress.rate(broken) is None and len([run for run in order if run.arm == broken]) == 2
 
 
 def test_the_shortest_length_may_reach_the_target_and_scores_take_length_one():
