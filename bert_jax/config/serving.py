@@ -150,6 +150,8 @@ def named_models(words: Iterable[str]) -> dict[str, str]:
         if name in found:
             raise UserError(f"two models are called {name}; give each a name of its own, as NAME=MODEL")
         found[name] = place
+    if not found:
+        raise UserError("there are no models to serve; give at least one, as MODEL or NAME=MODEL")
     return found
 
 

@@ -193,3 +193,5 @@ def test_models_have_the_names_of_their_places(tmp_path):
     for words in ["a", "b/a"], ["=a"], ["a="]:
         with pytest.raises(UserError, match="NAME=MODEL"):
             named_models(words)
+    with pytest.raises(UserError, match="there are no models to serve"):
+        named_models([])

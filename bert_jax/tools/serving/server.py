@@ -212,7 +212,8 @@ class Bounded(H11Protocol):
 
         So clients that send slowly, or nothing, shut nobody out who sends a request at once.
         """
-        idle = [each for each in self.connections if each is not self and each.lacks_request()]
+        others = (each for each in self.connections if isinstance(each, Bounded) and each is not self)
+        idle = [each for each in others if each.lacks_request()]
         min(idle, key=lambda each: each.since, default=self).transport.abort()
 
     def lacks_request(self) -> bool:
