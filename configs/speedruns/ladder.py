@@ -81,6 +81,37 @@ ARMS = (
     SpeedrunArm(
         name="scaled_start", on="muon", label="smaller initial outputs", options={"model.scaled_outputs": True}
     ),
+    SpeedrunArm(
+        name="rate_30_to_15",
+        on="muon",
+        label="30 %, then 15 % masked",
+        phases=({"steps": Share(0.75), "masking.rate": 0.3}, {"masking.rate": 0.15}),
+    ),
+    *(
+        SpeedrunArm(
+            name=f"left_{percent}",
+            on="muon",
+            label=f"left to right for {percent} %",
+            phases=(
+                {"steps": Share(percent / 100), "objective.name": "left_to_right", "model.direction": "left_to_right"},
+                {},
+            ),
+        )
+        for percent in (25, 50, 75)
+    ),
+    SpeedrunArm(name="relu_squared", on="muon", label="ReLU²", options={"model.activation": "relu_squared"}),
+    SpeedrunArm(
+        name="query_key_norm", on="muon", label="norms of queries and keys", options={"model.query_key_norm": True}
+    ),
+    SpeedrunArm(name="zero_outputs", on="muon", label="branches that start at 0", options={"model.zero_outputs": True}),
+    SpeedrunArm(
+        name="value_embeddings", on="muon", label="value embeddings", options={"model.value_embeddings": "ends"}
+    ),
+    SpeedrunArm(name="logit_cap", on="muon", label="logits below 15", options={"model.logit_cap": 15.0}),
+    SpeedrunArm(name="z_loss", on="muon", label="z-loss", options={"objective.z_loss_weight": 1e-4}),
+    SpeedrunArm(
+        name="polar_express", on="muon", label="polar express", options={"optimizer.orthogonalization": "polar_express"}
+    ),
     SpeedrunArm(name="untied", on="muon", label="word head of its own", options={"model.word_head": "linear"}),
 )
 TASKS = (("sst2", "SST-2", 1, "accuracy"), ("stsb", "STS-B", 3, "spearman"))
