@@ -372,7 +372,7 @@ def _masks(examples: Examples, config: Config, where: str) -> Check:
     sequences = min(512, examples.num_examples(0))
     batch = examples.batch(np.arange(sequences))
     text = int(batch["attention_mask"].sum())  # 0: static vectors leave frequent words out, which may be all
-    predicted = float(batch["masked_weights"].sum()) / max(1, text)
+    predicted = float((batch["masked_weights"] > 0).sum()) / max(1, text)
     rate = config.masking.rate
     return Check(
         name=f"{where}masks that select nothing",

@@ -242,7 +242,8 @@ def counts(batch: Batch) -> dict[str, jax.Array]:
     mask, texts = batch["attention_mask"], PackedTexts.of(batch)
     lengths = (jnp.sum(mask, axis=1, keepdims=True) if texts is None else texts.lengths()).astype(jnp.float32)
     # Sums over devices are all in float32, which XLA puts into one.
-    found = jnp.sum(lengths), jnp.sum(jnp.square(lengths)), jnp.sum(jnp.sign(lengths)), jnp.sum(batch["masked_weights"])
+    predictions = jnp.sign(batch["masked_weights"])  # which in masked diffusion weigh more than 1
+    found = jnp.sum(lengths), jnp.sum(jnp.square(lengths)), jnp.sum(jnp.sign(lengths)), jnp.sum(predictions)
     return dict(zip(COUNTS, found, strict=True))
 
 
