@@ -31,7 +31,6 @@ from bert_jax.devices.hardware import memory_advice
 from bert_jax.devices.hosts import versions
 from bert_jax.devices.sharding import narrowed
 from bert_jax.errors import UserError
-from bert_jax.pretrained.initialization import open_source
 from bert_jax.pretrained.teacher import teacher_is_there
 from bert_jax.pretraining import MakeObjective, Problem, begun, default_objective, described, first_state
 from bert_jax.progress import progress_bar
@@ -230,11 +229,14 @@ class _Steps:
         self._problems.append((config, problem, PhaseSteps(problem.learner)))
         return self._problems[-1][1:]
 
-    def _opened(self, config: Config) -> Problem:
+    def _opened(self, config: Config, begins: bool = False) -> Problem:
+        """Return what a configuration describes for a run that goes on or, with the model it starts from, begins."""
         given = at_places(self._course, config, self._stores)
         given = dataclasses.replace(
             given, mesh=_as_options(self._mesh), sinks=SinksConfig(), profile=ProfileConfig(), init_from=""
         )
+        if begins:  # as in a directory that is not there, and is not made
+            given = dataclasses.replace(given, init_from=config.init_from, workdir=f"{given.workdir}/replayed")
         given = _with_teacher(self._course, given, self._teacher)
         problem = described(given, self._mesh, *self._given)
         identity, run = problem.corpus.identity, self._course.run
@@ -296,17 +298,12 @@ class _Steps:
         problems = []
         for self.begin in begin:
             if not self.begin:
-                return self._first(problem)
+                return first_state(self._opened(self._course.at(1).config, begins=True), lambda make: make())[0]
             try:
                 return checkpoints.read(self.begin, problem.learner.abstract).state
             except Damaged as damage:
                 problems.append(f"step {self.begin}: {damage}")
         raise UserError(f"no checkpoint of {self._course.path} that is early enough can be read ({problems[0]})")
-
-    def _first(self, problem: Problem) -> TrainState:
-        config = _with_teacher(self._course, self._course.at(1).config, self._teacher)
-        source = open_source(config.init_from, config.init_from_layers, config.model, config.objective, False)
-        return first_state(dataclasses.replace(problem, source=source), lambda make: make())[0]
 
 
 def _as_options(mesh: Mesh) -> MeshConfig:

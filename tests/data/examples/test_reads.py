@@ -25,7 +25,7 @@ from bert_jax.tools.course import read_course, trace
 from bert_jax.training_data import Examples
 
 DOCUMENTS = (0, 7, 23, 41, 43, 46)  # the last are a word, a sentence of many rows, sentences longer than a row
-BEGIN, END = 100, 1_500
+BEGIN, END = 100, 900
 
 
 @pytest.fixture(scope="module")
