@@ -80,6 +80,8 @@ def _opened(path: str) -> Any:
 def _check_output(file: str) -> None:
     if file and not epath.Path(file).parent.is_dir():
         raise UserError(f"cannot write output={file}: its directory does not exist; make it, or give another")
+    if file and epath.Path(file).is_dir():
+        raise UserError(f"cannot write output={file}: it is a directory; give a file")
 
 
 def _figures(found: Likelihood) -> dict[str, Any]:

@@ -125,9 +125,11 @@ class Work:
 
     def _outcome(self, run: Run, values: dict[str, Any], file: epath.Path) -> Outcome:
         if run not in self._compared:
-            config = self.plan.config(run)
+            config, vocab_size = self.plan.config(run), self.plan.model(run).config.vocab_size
             try:
-                check_continues(dataclasses.replace(config, model=self.plan.model(run).config))
+                check_continues(
+                    dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=vocab_size))
+                )
             except UserError as error:
                 raise UserError(f"arm {run.arm}: {error}") from None
             self._compared.add(run)
