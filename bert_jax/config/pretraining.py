@@ -760,7 +760,7 @@ def phase_notes(config: Config, index: int) -> tuple[str, ...]:
     """Return what a phase changes and what it starts afresh, in words."""
     changes = tuple(f"{name}={value}" for name, value in config.phases[index].changes.items())
     afresh = started_afresh(config, index)
-    return (*changes, *((f"{' and '.join(afresh)} start{'s' * (len(afresh) == 1)} afresh",) if afresh else ()))
+    return (*changes, *((f"starts {' and '.join(afresh)} afresh",) if afresh else ()))
 
 
 def phase_of_step(config: Config, step: int) -> int:

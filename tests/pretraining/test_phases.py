@@ -116,7 +116,7 @@ def test_masks_and_errors_mean_nothing_to_a_phase_that_predicts_every_word():
     assert (third.objective, third.masking) == (MaskedDiffusion(min_rate=0.01), MaskingConfig())
     assert third.data.noise == config.data.noise  # errors are read beside what is masked
     assert [each.max_predictions for each in resolve_phases(config)] == [31, 13, 32]
-    assert phase_notes(config, 1) == ("pooler and head for pairs starts afresh",)
+    assert phase_notes(config, 1) == ("starts pooler and head for pairs afresh",)
 
 
 ROPE = {"model": ModelConfig(positions=Rope())}
