@@ -215,7 +215,8 @@ def pretrain(
         terms = records(learner.terms)
         events.start(result.step, list(learner.mesh.devices.flat), resumed=restored, terms=terms)
         origins = None if report is None else report.table()
-        announce(learner, problem.corpus, origins, options.workdir, result.step, position)
+        begun = options.workdir if restored or problem.branch is None else problem.branch.path
+        announce(learner, problem.corpus, origins, begun, result.step, position)
         # A signal during an evaluation saves the step without that evaluation.
         owed = restored and _lacks_evaluation(problem, result.step)
         if result.step >= options.total_steps and not owed:
