@@ -18,7 +18,7 @@ from typing import Any
 from bert_jax.config import Config, EvaluationConfig, MaskedWords, MaskingConfig, PhaseConfig, resolve_stages
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import FinetuneConfig, check_finetune
-from bert_jax.config.speedruns import Share, Speedrun, SpeedrunArm, SpeedrunConfig
+from bert_jax.config.studies import Share, Speedrun, SpeedrunArm, SpeedrunConfig
 from bert_jax.console import load_config, parse
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError, at_least
