@@ -32,7 +32,6 @@ from typing import Any, Literal, TextIO, TypeVar
 from bert_jax import __version__
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
-from bert_jax.config.commands import Study, check_study
 from bert_jax.config.options import (
     Choice,
     check_effects,
@@ -53,7 +52,7 @@ from bert_jax.config.options import (
 )
 from bert_jax.config.presets import shipped_configs, shipped_speedruns, shipped_studies
 from bert_jax.config.pretraining import PHASE_GROUPS
-from bert_jax.config.speedruns import Speedrun, check_speedrun
+from bert_jax.config.studies import Speedrun, Study, check_speedrun, check_study
 from bert_jax.errors import UserError, first_lines, is_of_cloud_storage, need_cloud_storage, need_known_place
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining, speedruns, tasks
+from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining, studies, tasks
 from bert_jax.config.analyses import ANALYSES
 from bert_jax.config.checks import branch_point, check, check_given, training_paths
 from bert_jax.config.search import IndexConfig, MineConfig, SearchConfig
@@ -282,16 +282,16 @@ def study(arguments: list[str]) -> int:
     failed.
 
     NAME is a shipped study such as replacement, or a .py file whose get_study() returns a Study of
-    bert_jax.config.commands. Options of `bert-jax pretrain` apply to all arms (--data.path=STORE, --steps=N), and so do
+    bert_jax.config.studies. Options of `bert-jax pretrain` apply to all arms (--data.path=STORE, --steps=N), and so do
     those of `bert-jax finetune` with a prefix (--finetune.epochs=2). Options in which the arms differ are refused.
     Everything is checked before anything runs; --dry_run stops after the checks.
     """
     path, words = positional(arguments, usage(study), "NAME")
     if not path:
-        parse(commands.StudyConfig, words, *described(study))  # --help
+        parse(studies.StudyConfig, words, *described(study))  # --help
     found = load_study(path)
-    own, others = divided(words, [field.name for field in dataclasses.fields(commands.StudyConfig)], Config())
-    options = parse(commands.StudyConfig, own, *described(study))
+    own, others = divided(words, [field.name for field in dataclasses.fields(studies.StudyConfig)], Config())
+    options = parse(studies.StudyConfig, own, *described(study))
     if not options.render:  # which shows the study alone
         store, _ = divided(others, ["data.path"], Config())
         _need(stores=[parse(Config(), store, usage(study)).data.path])
@@ -310,17 +310,17 @@ def speedrun(arguments: list[str]) -> int:
     a run failed.
 
     NAME is a shipped speedrun such as ladder, or a .py file whose get_speedrun() returns a Speedrun of
-    bert_jax.config.speedruns. Options of `bert-jax pretrain` apply to all arms (--data.path=STORE,
+    bert_jax.config.studies. Options of `bert-jax pretrain` apply to all arms (--data.path=STORE,
     --model.num_layers=4; --steps=N is that of the reference), and so do those of `bert-jax finetune` with a prefix
     (--finetune.epochs=2). Options in which the arms differ are refused. Everything is checked before anything runs;
     --dry_run stops after the checks.
     """
     path, words = positional(arguments, usage(speedrun), "NAME")
     if not path:
-        parse(speedruns.SpeedrunConfig, words, *described(speedrun))  # --help
+        parse(studies.SpeedrunConfig, words, *described(speedrun))  # --help
     found = load_speedrun(path)
-    own, others = divided(words, [field.name for field in dataclasses.fields(speedruns.SpeedrunConfig)], Config())
-    options = parse(speedruns.SpeedrunConfig, own, *described(speedrun))
+    own, others = divided(words, [field.name for field in dataclasses.fields(studies.SpeedrunConfig)], Config())
+    options = parse(studies.SpeedrunConfig, own, *described(speedrun))
     store, _ = divided(others, ["data.path"], Config())
     if not (path := parse(Config(), store, usage(speedrun)).data.path):
         raise UserError("--data.path is missing: give the token store that bert-jax prepare wrote")

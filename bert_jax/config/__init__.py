@@ -6,17 +6,12 @@ Only the standard library is imported here, so that `--help` is instant.
 from bert_jax.config.corpora import PrepareConfig, TrainVocabConfig
 from bert_jax.config.heads import EmbeddingConfig, HeadConfig
 from bert_jax.config.model import (
-    Alibi,
     AttentionConfig,
     Convolution,
     DisentangledConfig,
     EncoderConfig,
-    Learned,
-    LearnedBias,
     ModelConfig,
-    NoPositions,
     RecurrentConfig,
-    Rope,
     Scaling,
     Window,
     WordVectorsConfig,
@@ -37,6 +32,7 @@ from bert_jax.config.objective import (
     SkipGramConfig,
     TwoDirections,
 )
+from bert_jax.config.positions import Alibi, Learned, LearnedBias, NoPositions, Rope
 from bert_jax.config.pretraining import (
     CheckpointConfig,
     ComputeConfig,

@@ -11,8 +11,9 @@ import pathlib
 from collections.abc import Mapping
 from typing import Literal, TypeVar
 
-from bert_jax.config.model import DisentangledConfig, Learned, ModelConfig, NoPositions, Rope, Window, XLNetConfig
+from bert_jax.config.model import DisentangledConfig, ModelConfig, Window, XLNetConfig
 from bert_jax.config.objective import MaskedWords
+from bert_jax.config.positions import Learned, NoPositions, Rope
 from bert_jax.config.pretraining import Config, MaskingConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.errors import UserError
 

@@ -18,7 +18,7 @@ from etils import epath
 from rich.table import Table
 
 from bert_jax.checkpoints.workdir import has_checkpoint, need, read_json, saved_run, write_json
-from bert_jax.config.speedruns import Speedrun, SpeedrunConfig
+from bert_jax.config.studies import Speedrun, SpeedrunConfig
 from bert_jax.devices import hardware, sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning.loop import finetune

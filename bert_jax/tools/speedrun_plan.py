@@ -27,7 +27,7 @@ from bert_jax.config import (
 )
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import FinetuneConfig, check_finetune
-from bert_jax.config.speedruns import Share, Speedrun, SpeedrunArm, SpeedrunConfig
+from bert_jax.config.studies import Share, Speedrun, SpeedrunArm, SpeedrunConfig
 from bert_jax.console import load_config, parse
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError, at_least

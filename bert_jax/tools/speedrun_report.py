@@ -17,10 +17,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bert_jax.checkpoints.workdir import write_json
-from bert_jax.config.commands import Measure
 from bert_jax.config.finetuning import RESULTS
 from bert_jax.config.options import to_dict
-from bert_jax.config.speedruns import Share
+from bert_jax.config.studies import Measure, Share
 from bert_jax.devices.hosts import commit, versions
 from bert_jax.files import write_atomically
 from bert_jax.tools.speedrun_plan import Crossing, Progress, Run, SpeedrunPlan, crossing_share, interpolated

@@ -22,9 +22,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bert_jax.checkpoints.workdir import write_json
-from bert_jax.config.commands import Study, StudyConfig
 from bert_jax.config.finetuning import RESULTS
 from bert_jax.config.options import to_dict
+from bert_jax.config.studies import Study, StudyConfig
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import commit, versions
 from bert_jax.errors import UserError

@@ -19,9 +19,9 @@ from rich.table import Table
 from bert_jax.checkpoints.workdir import has_checkpoint, read_json, write_json
 from bert_jax.config import Config, PhaseConfig, config_of_phase, resolve_phases, resolve_stages
 from bert_jax.config.checks import check
-from bert_jax.config.commands import HELD_OUT, OWN, Arm, Study, StudyConfig
 from bert_jax.config.finetuning import RESULTS, FinetuneConfig, check_finetune
 from bert_jax.config.options import differences, flattened, is_harmless, switched, to_dict, with_options
+from bert_jax.config.studies import HELD_OUT, OWN, Arm, Study, StudyConfig
 from bert_jax.console import load_config, parse
 from bert_jax.data.store import open_store
 from bert_jax.devices import sharding

@@ -9,9 +9,8 @@ that make nothing better stay in the table, but the next one changes the last th
 
 import dataclasses
 
-from bert_jax.config.commands import Measure
 from bert_jax.config.finetuning import FinetuneConfig, task_defaults
-from bert_jax.config.speedruns import Share, Speedrun, SpeedrunArm
+from bert_jax.config.studies import Measure, Share, Speedrun, SpeedrunArm
 from bert_jax.config.tasks import TaskDataConfig
 
 RECIPE = {

@@ -6,7 +6,7 @@ The arms are compared with the paper's by their shape, not by their size: its 3,
 of 128; its 12 heads with 4, and 3 with 1; its 12 layers of 1,024 with 4 of 192.
 """
 
-from bert_jax.config.commands import Arm, Measure, Published, Study
+from bert_jax.config.studies import Arm, Measure, Published, Study
 
 SHAPES = {  # layers, hidden size, heads
     "2x128_4heads": (2, 128, 4),

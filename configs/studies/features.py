@@ -6,7 +6,7 @@ DATA holds ud/, the English-EWT treebank of Universal Dependencies, whose parts 
 CoNLL-2003. The encoder has four layers, since four is what some of the features read.
 """
 
-from bert_jax.config.commands import PARTS_OF_SPEECH, Arm, Measure, Published, Study
+from bert_jax.config.studies import PARTS_OF_SPEECH, Arm, Measure, Published, Study
 
 FIGURES = {  # what is read: its figure in the paper
     "fine_tuning": 96.4,

@@ -6,7 +6,7 @@ DATA holds ud/, the English-EWT treebank of Universal Dependencies. Held-out wor
 arms.
 """
 
-from bert_jax.config.commands import PARTS_OF_SPEECH, Arm, Measure, Study
+from bert_jax.config.studies import PARTS_OF_SPEECH, Arm, Measure, Study
 
 RATES = (0.15, 0.2, 0.3, 0.4)
 

@@ -6,7 +6,7 @@ DATA holds ud/, the English-EWT treebank of Universal Dependencies. Held-out wor
 `bert-jax analyze noise` measures the models of the arms on text with errors.
 """
 
-from bert_jax.config.commands import PARTS_OF_SPEECH, Arm, Measure, Study
+from bert_jax.config.studies import PARTS_OF_SPEECH, Arm, Measure, Study
 
 ARMS = (
     Arm(name="clean"),

@@ -3,7 +3,7 @@
 bert-jax study norms --data.path=STORE --workdir=DIR
 """
 
-from bert_jax.config.commands import Arm, Measure, Study
+from bert_jax.config.studies import Arm, Measure, Study
 
 ARMS = tuple(
     Arm(

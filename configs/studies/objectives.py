@@ -6,7 +6,7 @@ DATA holds SST-2/ of GLUE, and ud/, the English-EWT treebank of Universal Depend
 taggers only here; the paper has one for every task.
 """
 
-from bert_jax.config.commands import PARTS_OF_SPEECH, SENTIMENT, Arm, Measure, Published, Study
+from bert_jax.config.studies import PARTS_OF_SPEECH, SENTIMENT, Arm, Measure, Published, Study
 
 LEFT_TO_RIGHT = {"objective.name": "left_to_right", "model.direction": "left_to_right"}
 ARMS = (

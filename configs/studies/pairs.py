@@ -6,7 +6,7 @@ DATA holds SST-2/ of GLUE, and ud/, the English-EWT treebank of Universal Depend
 single texts in all arms.
 """
 
-from bert_jax.config.commands import PARTS_OF_SPEECH, Arm, Measure, Published, Study
+from bert_jax.config.studies import PARTS_OF_SPEECH, Arm, Measure, Published, Study
 
 ARMS = (
     Arm(name="none", label="none"),

@@ -3,7 +3,7 @@
 bert-jax study positions --data.path=STORE --workdir=DIR
 """
 
-from bert_jax.config.commands import Arm, Measure, Study
+from bert_jax.config.studies import Arm, Measure, Study
 
 ARMS = (
     Arm(name="random", label="learned, random start", options={"model.positions": "learned"}),

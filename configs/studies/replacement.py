@@ -5,7 +5,7 @@ bert-jax study replacement --data.path=STORE --task_data=DATA --workdir=DIR
 DATA holds ud/, the English-EWT treebank of Universal Dependencies. Held-out words are masked 80/10/10 in all arms.
 """
 
-from bert_jax.config.commands import PARTS_OF_SPEECH, Arm, Measure, Published, Study
+from bert_jax.config.studies import PARTS_OF_SPEECH, Arm, Measure, Published, Study
 
 SHARES = ((80, 10, 10), (100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100))
 """[MASK], same, random, in percent."""

@@ -5,7 +5,7 @@
 It takes epochs to tell: give a small store, which the steps read several times.
 """
 
-from bert_jax.config.commands import Arm, Measure, Published, Study
+from bert_jax.config.studies import Arm, Measure, Published, Study
 
 ARMS = (
     Arm(name="dynamic"),

@@ -6,7 +6,7 @@ DATA holds ud/, the English-EWT treebank of Universal Dependencies. Every point 
 decays to 0; the paper's are checkpoints of one run, whose rate is still high.
 """
 
-from bert_jax.config.commands import PARTS_OF_SPEECH, Arm, Measure, Study
+from bert_jax.config.studies import PARTS_OF_SPEECH, Arm, Measure, Study
 
 STEPS = (125, 250, 500, 1_000, 2_000)
 

@@ -6,7 +6,7 @@ DATA holds ud/, the English-EWT treebank of Universal Dependencies. Held-out wor
 masked token by token in all arms.
 """
 
-from bert_jax.config.commands import PARTS_OF_SPEECH, Arm, Measure, Study
+from bert_jax.config.studies import PARTS_OF_SPEECH, Arm, Measure, Study
 
 ARMS = (
     Arm(name="token", label="tokens"),

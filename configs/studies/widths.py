@@ -6,7 +6,7 @@ Heads have 32 features at every width. The scaled arms have the initial values a
 both kinds are the same and share their runs.
 """
 
-from bert_jax.config.commands import Arm, Measure, Study
+from bert_jax.config.studies import Arm, Measure, Study
 
 BASE, HEAD_SIZE = 64, 32
 WIDTHS = (64, 128, 256, 512)

@@ -16,7 +16,7 @@ import pytest
 from command_lines import ROOT, status, succeed
 
 from bert_jax import __version__, cli
-from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig, commands, speedruns
+from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig, commands, studies
 from bert_jax.config.analyses import ANALYSES
 from bert_jax.config.finetuning import FinetuneConfig, PredictConfig, check_finetune, task_defaults
 from bert_jax.config.options import choices_of, dotted_names, to_dict
@@ -91,8 +91,8 @@ OPTIONS = {  # of every command
     **{f"analyze {name}": with_required(options) for name, options in ANALYSES.items()},
     "config": Config(),
     "pretrain": commands.PretrainConfig(),
-    "study": commands.StudyConfig(workdir=""),
-    "speedrun": speedruns.SpeedrunConfig(workdir=""),
+    "study": studies.StudyConfig(workdir=""),
+    "speedrun": studies.SpeedrunConfig(workdir=""),
     "launch": dataclasses.make_dataclass("NoOptions", [])(),  # each platform has its own
     "launch tpu": commands.TpuConfig(name="", zone="", accelerator_type=""),
     "launch gke": commands.GkeConfig(name="", image="", topology=""),

@@ -14,12 +14,11 @@ from small_finetuning import FAST, sentences
 from small_pretraining import run_config
 
 from bert_jax.config import EvaluationConfig, OptimizerConfig, PhaseConfig
-from bert_jax.config.commands import Measure
 from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.options import to_dict
 from bert_jax.config.presets import shipped_speedruns
 from bert_jax.config.pretraining import resolve_phases
-from bert_jax.config.speedruns import Share, Speedrun, SpeedrunArm, SpeedrunConfig, check_speedrun
+from bert_jax.config.studies import Measure, Share, Speedrun, SpeedrunArm, SpeedrunConfig, check_speedrun
 from bert_jax.config.tasks import TaskDataConfig
 from bert_jax.console import load_speedrun
 from bert_jax.data.store import open_store

@@ -12,10 +12,10 @@ from small_finetuning import FAST, sentences
 from small_pretraining import run_config
 
 from bert_jax.config import Config, EvaluationConfig, GeneratorConfig, PhaseConfig, ReplacedTokens
-from bert_jax.config.commands import Arm, Measure, Published, Study, StudyConfig, check_study
 from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.options import to_dict
 from bert_jax.config.presets import shipped_studies
+from bert_jax.config.studies import Arm, Measure, Published, Study, StudyConfig, check_study
 from bert_jax.config.tasks import TaskDataConfig
 from bert_jax.console import load_study
 from bert_jax.errors import UserError
