@@ -137,6 +137,10 @@ class Problem:
         """Step at which a run that has saved nothing begins."""
         return 0 if self.branch is None else self.branch.step
 
+    def directory_of(self, restored: bool) -> str:
+        """Return the work directory that the first step of a start comes from: its own if it is `restored`."""
+        return self.config.workdir if restored or self.branch is None else self.branch.path
+
     @property
     def identity(self) -> dict[str, Any]:
         """What run.json says of the run, and a resumed one must have in common with it."""
@@ -215,8 +219,7 @@ def pretrain(
         terms = records(learner.terms)
         events.start(result.step, list(learner.mesh.devices.flat), resumed=restored, terms=terms)
         origins = None if report is None else report.table()
-        begun = options.workdir if restored or problem.branch is None else problem.branch.path
-        announce(learner, problem.corpus, origins, begun, result.step, position)
+        announce(learner, problem.corpus, origins, problem.directory_of(restored), result.step, position)
         # A signal during an evaluation saves the step without that evaluation.
         owed = restored and _lacks_evaluation(problem, result.step)
         if result.step >= options.total_steps and not owed:

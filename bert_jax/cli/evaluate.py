@@ -279,6 +279,9 @@ def run_evaluate(
 
 def _open_store(config: Config, model: PretrainedModel, is_run: bool) -> tuple[Store, bool]:
     """Return the store at data.path, and whether the run was trained on it; UserError if its vocabulary is another."""
+    if not config.data.path:
+        stores = f", such as one of {config.data.mixture}" if config.data.mixture else ""
+        raise UserError(f"data.path is missing: it is the store to measure {model.path} on{stores}")
     store = open_store(config.data.path, config.data.cache)
     if store.manifest.tokenizer.fingerprint != model.need_tokenizer().fingerprint:
         raise UserError(

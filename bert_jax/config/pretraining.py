@@ -717,20 +717,19 @@ class Phase:
 def config_of_phase(config: Config, index: int) -> Config:
     """Return the options of a run as one of its phases sees them: with those that it replaces.
 
-    What the phase replaces is no longer among its own options, so that the result is seen as it is. In a phase of an
-    objective that masks no words, or each text at a rate of its own, what the run says of masks has no meaning, and in
-    the former what it says of errors in the text.
+    What phases replace is no longer among their own options, so that the result is seen as it is, and has no options of
+    other objectives. In a phase of an objective that masks no words, or each text at a rate of its own, what the run
+    says of masks has no meaning, and in the former what it says of errors in the text.
 
     Raises:
       UserError: the phase has options of another objective, or of another kind of model.
     """
-    phase = config.phases[index]
-    if not (changes := phase.changes):
+    if not (changes := config.phases[index].changes):
         return config
     if changes.get("model.local_window") == 0:
         changes["model.local_window"] = None
-    plain = dataclasses.replace(phase, **{group: getattr(PhaseConfig(), group) for group in PHASE_GROUPS})
-    seen = dataclasses.replace(config, phases=(*config.phases[:index], plain, *config.phases[index + 1 :]))
+    none = {group: getattr(PhaseConfig(), group) for group in PHASE_GROUPS}
+    seen = dataclasses.replace(config, phases=tuple(dataclasses.replace(each, **none) for each in config.phases))
     try:
         seen = with_options(seen, {name: value for name, value in changes.items() if not name.startswith("masking.")})
         if seen.objective.name != config.objective.name and not isinstance(seen.objective, MaskedWords):

@@ -266,7 +266,9 @@ def read_pairs(path: str | os.PathLike[str], group_by: str = "") -> tuple[str, l
         form, (first, second) = own, FORMS[own]
         name = column(values, group_by, GROUPS)
         if group_by and name is None:
-            raise UserError(f"{where}: group_by={group_by!r:.60} is none of the columns {', '.join(map(str, values))[:200]}")
+            raise UserError(
+                f"{where}: group_by={group_by!r:.60} is none of the columns {', '.join(map(str, values))[:200]}"
+            )
         group = epath.Path(where.split(", line ")[0]).stem if name is None else text_of(where, values, name)
         pairs.append(Pair(where, group, (text_of(where, values, first), text_of(where, values, second))))
     if not pairs:

@@ -213,6 +213,8 @@ class Work:
             return exit_code
         seconds = time.process_time() - begin
         metrics = held_out_metrics(config.workdir, self.plan.common(config), self.devices)
+        if not math.isfinite(metrics["mlm_loss"]):
+            raise UserError(f"its held-out loss is {metrics['mlm_loss']}")
         whole = not was_begun and len(saved_run(epath.Path(config.workdir) / "run.json")["starts"]) == 1
         values = {
             **dataclasses.asdict(run),

@@ -198,6 +198,7 @@ def test_what_cannot_be_measured_is_one_line(source, small_store, tmp_path, caps
         ("foreign", f"prepare the corpus again with --vocab={tmp_path}/foreign/tokenizer"),
     ):
         assert says in refusal(capsys, "evaluate", f"{tmp_path}/{name}", f"--data.path={small_store}")
+    assert "data.path is missing: it is the store to measure" in refusal(capsys, "evaluate", f"{tmp_path}/foreign")
     assert "sequence_length=128 is longer than model.max_position_embeddings=40" in refusal(
         capsys, "evaluate", f"{tmp_path}/foreign", f"--data.path={small_store}", "--sequence_length=128"
     )

@@ -124,6 +124,13 @@ def test_outputs_are_those_that_the_directory_asks_for():
     assert of(stored_model(variant(SMALL, type_vocab_size=1), ()))[0] == segments[:2]
 
 
+def test_a_length_of_which_nobody_knows_whether_it_is_above_a_block_is_traced():
+    """Rows of more than 64 tokens are computed in another way on a CPU, and no limit of the others tells which."""
+    function = model_function(loaded(stored_model(variant(SMALL, max_position_embeddings=100), ("mlm",))))
+    found = jax.eval_shape(function, *function.arguments())
+    assert str(found["logits"].shape[1]) == "length"
+
+
 def test_vectors_that_are_not_supported_are_refused():
     model = loaded(stored_model(SMALL, (), embedding=EmbeddingConfig(unsupported="a module of type CNN")))
     with pytest.raises(UserError, match="a module of type CNN is not supported"):

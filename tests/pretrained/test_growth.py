@@ -177,7 +177,12 @@ def test_the_report_says_of_each_array_where_it_came_from():
     "small, sizes, how, message",
     [
         (SMALL, DEEPER, ("identity", "same"), "norm_position=pre.*init_from_depth=stack or spread start close"),
-        (large(PRE, value_embeddings="ends"), DEEPER, ("identity", "same"), "layer 1 adds vectors of words .* 5 layers"),
+        (
+            large(PRE, value_embeddings="ends"),
+            DEEPER,
+            ("identity", "same"),
+            "layer 1 adds vectors of words .* 5 layers",
+        ),
         (SMALL, {"num_layers": 2}, ("stack", "same"), "model.num_layers=2"),
         (SMALL, {"hidden_size": 24, "num_heads": 3}, ("same", "duplicate"), "no multiple; give 16 or 32"),
         (SMALL, {"hidden_size": 32}, ("same", "tile"), "have 8 features .* 16; give --model.num_heads=4"),

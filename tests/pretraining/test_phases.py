@@ -108,15 +108,16 @@ def test_the_phase_of_a_step_is_the_one_that_took_it():
 def test_masks_and_errors_mean_nothing_to_a_phase_that_predicts_every_word():
     config = Config(data=DataConfig(noise=dataclasses.replace(DataConfig().noise, rate=0.1)))
     masking = dataclasses.replace(config.masking, rate=0.4, unit="whole_word")
-    phases = phase(**LEFT_TO_RIGHT), phase(), phase(**DIFFUSION)
+    phases = phase(**LEFT_TO_RIGHT), phase(objective=PhaseObjective(mlm_weight=0.5)), phase(**DIFFUSION)
     config = check(dataclasses.replace(config, masking=masking, phases=phases))
     first, second, third = (config_of_phase(config, index) for index in range(3))
     assert (first.objective, first.model.direction, first.data.noise.rate) == (LeftToRight(), "left_to_right", 0)
     assert (second.masking, second.data) == (masking, config.data)
+    assert resolve_phases(third)[2] == resolve_phases(config)[2]  # where the weight of phase 1 would mean nothing
     assert (third.objective, third.masking) == (MaskedDiffusion(min_rate=0.01), MaskingConfig())
     assert third.data.noise == config.data.noise  # errors are read beside what is masked
     assert [each.max_predictions for each in resolve_phases(config)] == [31, 13, 32]
-    assert phase_notes(config, 1) == ("starts pooler and head for pairs afresh",)
+    assert phase_notes(config, 1) == ("objective.mlm_weight=0.5", "starts pooler and head for pairs afresh")
 
 
 ROPE = {"model": ModelConfig(positions=Rope())}

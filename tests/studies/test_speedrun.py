@@ -358,6 +358,16 @@ def test_an_arm_that_never_gets_there_is_shown_as_such_and_a_failure_costs_no_ot
     capsys.readouterr()
 
 
+def test_a_run_without_a_finite_loss_has_failed(speedrun, made_up, tmp_path, monkeypatch, capsys):
+    metrics = speedrun_loop.held_out_metrics
+    broken = lambda workdir, *given: metrics(workdir, *given) | ({"mlm_loss": math.nan} if "single" in workdir else {})
+    monkeypatch.setattr(speedrun_loop, "held_out_metrics", broken)
+    assert run(dataclasses.replace(speedrun, arms=speedrun.arms[:2]), tmp_path / "work") == 1
+    table = (tmp_path / "work/table.md").read_text()
+    assert "Failed: single, rate × 1, length 1, seed 0: its held-out loss is nan" in table
+    capsys.readouterr()
+
+
 def different(config):
     raise UserError(f"{config.workdir} holds a run with different settings (phases.0.steps: 8 → 9)")
 

@@ -448,8 +448,9 @@ def attention(
     products: HeadProducts = PLAIN,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Return dropout(softmax(query · keyᵀ / √D + adder)) · value; see `AttentionKernel` for arguments and results."""
-    exact = not rate or dropout_key is None
-    if products is PLAIN and exact and key.shape[1] > BLOCK and platform_in_use() == "cpu":
+    exact, length = not rate or dropout_key is None, key.shape[1]
+    # A length that is a symbol, in a program to export, cannot be compared.
+    if products is PLAIN and exact and isinstance(length, int) and length > BLOCK and platform_in_use() == "cpu":
         products = ALIKE
     scores = products.scores(query, key) * query.shape[-1] ** -0.5
     weights = jax.nn.softmax(scores + mask.adder(), axis=-1)
