@@ -91,7 +91,7 @@ def width_changes(
             f"widths={','.join(map(str, widths))} with {steps} steps at a rate of {rate}: a slope needs two widths, at "
             "least one step, and a rate above 0"
         )
-    models = [[_of_width(config, width, possible[0], kind) for width in possible] for kind in KINDS]
+    models = models_of_widths(config, possible)
     found = np.zeros((2, len(possible), config.num_layers + 2))
     for row, column in np.ndindex(2, len(possible)):
         # What is narrowest is the base itself.
@@ -108,6 +108,11 @@ def width_changes(
     return WidthChanges(possible, names, change, slope, steps, rate, rule)
 
 
+def models_of_widths(config: ModelConfig, widths: tuple[int, ...]) -> list[list[ModelConfig]]:
+    """Return for each of `KINDS` the models of these widths; raise a UserError if the heads do not divide one."""
+    return [[_of_width(config, width, min(widths), kind) for width in widths] for kind in KINDS]
+
+
 def _of_width(config: ModelConfig, width: int, base: int, kind: str) -> ModelConfig:
     """Return the model of a width, whose other sizes are the same multiples of it."""
     given = config.scaling
@@ -117,7 +122,7 @@ def _of_width(config: ModelConfig, width: int, base: int, kind: str) -> ModelCon
         raise UserError(
             f"widths={width} is no multiple of "
             + (f"the {heads} heads" if same_number else f"heads of {config.head_size} features")
-            + "; give widths that are"
+            + "; give widths that are, or none"
         )
     scaling = Scaling(base_hidden_size=base, base_head_size=base // heads if same_number else None)
     in_proportion = lambda size: None if size is None else max(1, size * width // config.hidden_size)
