@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 from rich.table import Table
 
 from bert_jax.analysis import results
@@ -192,6 +192,9 @@ def draw_widths(result: WidthChanges) -> Figure:
         axes.set_yscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticks(result.widths, list(map(str, result.widths)))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
         title = "initial values and rates as they are" if kind == "standard" else "model.scaling"
         results.framed(axes, title, "width", legend=8)
     return figure
