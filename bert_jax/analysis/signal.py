@@ -34,7 +34,7 @@ from rich.table import Table
 
 from bert_jax.analysis import results
 from bert_jax.analysis.layers import units
-from bert_jax.analysis.widths import WidthChanges, draw_widths, tell_widths, width_changes
+from bert_jax.analysis.widths import WidthChanges, draw_widths, models_of_widths, tell_widths, width_changes
 from bert_jax.config import ComputeConfig, EncoderConfig, ModelConfig
 from bert_jax.config.analyses import InitConfig
 from bert_jax.config.options import to_dict
@@ -449,6 +449,8 @@ def init(
     scaled = dataclasses.replace(config, vocab_size=config.assumed_vocab_size)
     config = dataclasses.replace(scaled, scaling=None)
     possible = _possible(config, heads, lengths, draws, length)
+    if widths:
+        models_of_widths(scaled, widths)  # which refuses before anything is measured
     learned = None
     if isinstance(model, PretrainedModel) and "position" in model.params["embeddings"]:
         learned = np.asarray(jax.device_get(model.params["embeddings"]["position"]["table"]), np.float64)

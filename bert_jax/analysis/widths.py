@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 from rich.table import Table
 
 from bert_jax.analysis import results
@@ -91,7 +91,7 @@ def width_changes(
             f"widths={','.join(map(str, widths))} with {steps} steps at a rate of {rate}: a slope needs two widths, at "
             "least one step, and a rate above 0"
         )
-    models = [[_of_width(config, width, possible[0], kind) for width in possible] for kind in KINDS]
+    models = models_of_widths(config, possible)
     found = np.zeros((2, len(possible), config.num_layers + 2))
     for row, column in np.ndindex(2, len(possible)):
         # What is narrowest is the base itself.
@@ -108,6 +108,11 @@ def width_changes(
     return WidthChanges(possible, names, change, slope, steps, rate, rule)
 
 
+def models_of_widths(config: ModelConfig, widths: tuple[int, ...]) -> list[list[ModelConfig]]:
+    """Return for each of `KINDS` the models of these widths; raise a UserError if the heads do not divide one."""
+    return [[_of_width(config, width, min(widths), kind) for width in widths] for kind in KINDS]
+
+
 def _of_width(config: ModelConfig, width: int, base: int, kind: str) -> ModelConfig:
     """Return the model of a width, whose other sizes are the same multiples of it."""
     given = config.scaling
@@ -117,7 +122,7 @@ def _of_width(config: ModelConfig, width: int, base: int, kind: str) -> ModelCon
         raise UserError(
             f"widths={width} is no multiple of "
             + (f"the {heads} heads" if same_number else f"heads of {config.head_size} features")
-            + "; give widths that are"
+            + "; give widths that are, or none"
         )
     scaling = Scaling(base_hidden_size=base, base_head_size=base // heads if same_number else None)
     in_proportion = lambda size: None if size is None else max(1, size * width // config.hidden_size)
@@ -187,6 +192,9 @@ def draw_widths(result: WidthChanges) -> Figure:
         axes.set_yscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticks(result.widths, list(map(str, result.widths)))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
         title = "initial values and rates as they are" if kind == "standard" else "model.scaling"
         results.framed(axes, title, "width", legend=8)
     return figure

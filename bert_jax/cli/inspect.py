@@ -48,8 +48,7 @@ def run_inspect(path: str, config: InspectConfig, console: Console | None = None
     console.print(Text(f"Token store {path}", "bold"), _totals(store, store.tokenizer()), sep="\n")
     if config.words:
         more = ", and perhaps others" if len(passages) == MOST_FOUND else ""
-        places = ", ".join(f"{each.document} (token {each.begin})" for each in passages)
-        console.print(f"\n{config.words!r} is in document {places}{more}", markup=False)
+        console.print(f"\n{config.words!r} is in document {_places(passages)}{more}", markup=False)
     if config.run:
         _print_steps(console, store, path, passages, config)
     else:
@@ -78,7 +77,7 @@ def _print_as_examples(console: Console, store: Store, config: InspectConfig) ->
 
 
 MOST_SHOWN = 40
-"""Rows that are printed for each document; the file of --output has all of them."""
+"""Rows that are printed; the file of --output has all of them."""
 
 
 def _print_steps(console: Console, store: Store, path: str, passages: list[Passage], config: InspectConfig) -> None:
@@ -87,21 +86,25 @@ def _print_steps(console: Console, store: Store, path: str, passages: list[Passa
 
     course = read_course(config.run)
     found = trace(course, store, path, passages, config.stores)
-    for each in found:
-        _print_passage(console, store, each.passage, config)
-        if not each.steps:
-            reason = ": it is held out, the run is evaluated on it" if each.held_out else ""
-            console.print(f"\nNo step of {config.run} reads it{reason}", markup=False)
-            continue
-        done = sum(row["step"] <= course.last for row in each.steps)
+    if len(found) == 1:
+        _print_passage(console, store, passages[0], config)
+    rows = [{"document": each.passage.document, **row} for each in found for row in each.steps]
+    rows.sort(key=lambda row: (row["step"], row["row"]))
+    if rows:
+        done = sum(row["step"] <= course.last for row in rows)
         console.print(
-            f"\nRead in {done:,} rows of the {course.last:,} steps that {config.run} has taken, and in "
-            f"{len(each.steps) - done:,} of those to come",
+            f"\nRead in {done:,} row{'s' * (done != 1)} of the {course.last:,} steps that {config.run} has taken, and "
+            f"in {len(rows) - done:,} of those to come",
             markup=False,
         )
-        console.print(_steps_table(each.steps[:MOST_SHOWN], course.last))
-        if len(each.steps) > MOST_SHOWN:
-            console.print(f"… and {len(each.steps) - MOST_SHOWN:,} more rows; --output=FILE has all", style="dim")
+        console.print(_steps_table(rows[:MOST_SHOWN], course.last, ["document"] if len(found) > 1 else []))
+        if len(rows) > MOST_SHOWN:
+            console.print(f"… and {len(rows) - MOST_SHOWN:,} more rows; --output=FILE has all", style="dim")
+    for held_out, reason in ((False, ""), (True, ": it is held out, the run is evaluated on it")):
+        unread = [each.passage for each in found if not each.steps and each.held_out == held_out]
+        if unread:
+            which = "it" if len(found) == 1 else f"document {_places(unread)}"
+            console.print(f"\nNo step of {config.run} reads {which}{reason}", markup=False)
     if course.origin:
         console.print(f"The steps up to {course.origin:,} are those of the run that it has branched off from")
     ends = [course.origin, *(stretch.end for stretch in course.stretches)]
@@ -117,6 +120,10 @@ def _print_steps(console: Console, store: Store, path: str, passages: list[Passa
             raise UserError(f"cannot write output={config.output}: {error.strerror or error}") from None
 
 
+def _places(passages: list[Passage]) -> str:
+    return ", ".join(f"{each.document} (token {each.begin})" for each in passages)
+
+
 def _print_passage(console: Console, store: Store, passage: Passage, config: InspectConfig) -> None:
     """Print a document, or which tokens of one are followed."""
     tokenizer = store.tokenizer()
@@ -126,14 +133,14 @@ def _print_passage(console: Console, store: Store, passage: Passage, config: Ins
     console.print(f"\n[bold]Document {passage.document}[/bold], tokens {passage.begin:,} to {passage.end - 1:,}")
 
 
-def _steps_table(rows: Any, last: int) -> Table:
-    table = Table()
+def _steps_table(rows: Any, last: int, before: list[str]) -> Table:
+    table, numbers = Table(), [*before, "phase", "epoch", "step", "row"]
     to_come = any(row["step"] > last for row in rows)
-    for name in ("phase", "epoch", "step", "row", "places", "tokens", *(("",) if to_come else ())):
+    for name in (*numbers, "places", "tokens", *(("",) if to_come else ())):
         table.add_column(name, justify="right")
     for row in rows:
         places, tokens = (f"{row[f'first_{each}']}–{row[f'last_{each}']}" for each in ("place", "token"))
-        known = [f"{row[name]:,}" for name in ("phase", "epoch", "step", "row")]
+        known = [f"{row[name]:,}" for name in numbers]
         when = ["to come" if row["step"] > last else ""] if to_come else []
         table.add_row(*known, places, f"{tokens} ({row['tokens']})", *when)
     return table

@@ -481,7 +481,7 @@ class ScoreConfig:
         """Raise a UserError if there is not one source of texts, or an option has no effect; `texts` were given."""
         if (texts > 0) + bool(self.input) + bool(self.pairs) != 1:
             several = ", not several" * (bool(texts) or bool(self.input))
-            raise UserError(f"give one of texts after MODEL, --input=FILE and --pairs=FILE{several}")
+            raise UserError(f"give texts after MODEL, --input=FILE or --pairs=FILE{several}")
         if self.pairs and self.reduction == "tokens":
             raise UserError("--reduction=tokens has no one figure to compare the texts of --pairs by; set sum or mean")
         at_least(1, batch_size=self.batch_size)

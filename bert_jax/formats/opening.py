@@ -201,6 +201,11 @@ def _existing(name: str) -> epath.Path:
             raise
         raise UserError(f"{name!r} cannot be opened: {' '.join(str(error).split())[:300]}") from None
     if not exists:
+        run, _, step = name.rpartition(":")
+        if step.isdecimal() and epath.Path(run).is_dir():
+            raise UserError(
+                f"there is no {name!r:.200}: a step of a run is the directory {run}/checkpoints/step_{step:0>9}"
+            )
         raise UserError(
             f"there is no {name!r:.200}: give the directory of a model, or hf://owner/name for one of the Hugging Face "
             "hub"

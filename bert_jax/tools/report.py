@@ -45,16 +45,19 @@ def figures(runs: dict[str, RunHistory]) -> dict[str, dict[str, Any]]:
 
 
 def _figure(metric: str, runs: dict[str, RunHistory], logarithmic: bool) -> dict[str, Any]:
-    traces, shapes = [], []
+    traces, shapes, baselines = [], [], []
     for number, (name, run) in enumerate(runs.items()):
         colour = COLOURS[number % len(COLOURS)]
         traces += _traces(metric, name, run, colour)
-        shapes += _marks(run, colour) + _baseline(metric, run, colour)
+        shapes += _marks(run, colour)
+        baselines += _baseline(metric, run, colour)
+    for line in baselines[1:]:  # one name for all, which are close to each other
+        del line["label"]
     axis = {"title": {"text": "step"}, "rangemode": "tozero"}
     is_share = metric.endswith("accuracy") or metric == "mfu"
     scale = {"type": "log"} if logarithmic else {"tickformat": ".1%"} if is_share else {}
     longest = {"namelength": -1}  # by default 15 letters of a name, by which runs cannot be told apart
-    return figure(traces, axis, scale, {"shapes": shapes, "hovermode": "x", "hoverlabel": longest})
+    return figure(traces, axis, scale, {"shapes": shapes + baselines, "hovermode": "x", "hoverlabel": longest})
 
 
 def figure(
@@ -293,14 +296,15 @@ def held_out(runs: dict[str, RunHistory]) -> Table:
     evaluations = {name: run.of_kind("evaluation") for name, run in runs.items()}
     metrics = list(dict.fromkeys(key for rows in evaluations.values() for row in rows for key in row))
     metrics = [metric for metric in metrics if metric not in ("kind", "step")]
-    table = []
+    found: list[tuple[str, str, dict[str, Any]]] = []
     for name, rows in evaluations.items():
         main, chosen = runs[name].main_loss, {"last": rows[-1]} if rows else {}
         if len(comparable := runs[name].of_last_phase(rows)) > 1 and any(main in row for row in comparable):
             chosen["best"] = min(comparable, key=lambda row: row.get(main, float("inf")))
-        for which, row in chosen.items():
-            values = [f"{row[metric]:.4g}" if metric in row else "" for metric in metrics]
-            table.append([name, which, f"{row['step']:,}", *values])
+        found += [(name, which, row) for which, row in chosen.items()]
+    metrics = [metric for metric in metrics if any(metric in row for *_, row in found)]  # not those of earlier phases
+    shown = lambda row: [f"{row[metric]:.4g}" if metric in row else "" for metric in metrics]
+    table = [[name, which, f"{row['step']:,}", *shown(row)] for name, which, row in found]
     return Table("Held-out figures", ["run", "which", "step", *metrics], table, "No run has been evaluated yet.")
 
 
@@ -352,7 +356,8 @@ def differing(runs: dict[str, RunHistory]) -> Table:
     flat = {name: _texts(run.settings) for name, run in runs.items()}
     keys = sorted({key for options in flat.values() for key in options})
     values = {key: [str(options.get(key, "")) for options in flat.values()] for key in keys}
-    rows = [[key, *shown] for key, shown in values.items() if len({*shown}) > 1]
+    told = lambda shown: {"" if value == "None" else value for value in shown}  # no such phase, or no change
+    rows = [[key, *shown] for key, shown in values.items() if len(told(shown)) > 1]
     nothing = "All options are the same." if len(runs) > 1 else "There is one run."
     whole = [
         Table(f"All options of {name}", ["option", "value"], [list(pair) for pair in options.items()])
@@ -365,12 +370,21 @@ def _texts(options: dict[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in flattened(options).items()}
 
 
+def _in_words(value: Any) -> str:
+    """Return a detail of an event without the brackets of Python."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={each}" for name, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def events(runs: dict[str, RunHistory]) -> Table:
     rows, shown = [], {name for name, kind in EVENTS.items() if kind.is_told}
     for name, run in runs.items():
         for row in [row for row in run.events if row["event"] in shown][-MOST_EVENTS:]:
             details = {key: value for key, value in row.items() if key not in UNTOLD}
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(max(0.0, min(row["time"], 2**40))))
-            told = ", ".join(f"{key} {value}" for key, value in details.items())[:300]
+            told = ", ".join(f"{key} {_in_words(value)}" for key, value in details.items() if value not in ({}, []))[
+                :300
+            ]
             rows.append([name, when, row["event"], f"{row['step']:,}", told])
     return Table("Events (UTC)", ["run", "time", "event", "step", "details"], rows, "Nothing has happened yet.")

@@ -15,6 +15,7 @@ import jax
 from etils import epath
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from bert_jax.checkpoints.workdir import write_json
 from bert_jax.config.finetuning import RESULTS
@@ -314,16 +315,20 @@ def draw_speedrun(plan: SpeedrunPlan, progress: Progress, found: Mapping[str, St
         for run, outcome in outcomes.items():
             if run.arm == name and run.rate == rate:
                 by_length.setdefault(run.length, []).append(outcome)
-                panel.plot(outcome.flops, outcome.loss, marker, color=colour, markersize=3, alpha=0.4)
+                panel.plot(outcome.flops / 1e12, outcome.loss, marker, color=colour, markersize=3, alpha=0.4)
         line = [
-            (each[0].flops, statistics.fmean(outcome.loss for outcome in each)) for _, each in sorted(by_length.items())
+            (each[0].flops / 1e12, statistics.fmean(outcome.loss for outcome in each))
+            for _, each in sorted(by_length.items())
         ]
         panel.plot(*zip(*line, strict=True), f"{marker}-", color=colour, label=plan.recipes[name].arm.title)
     if progress.target is not None:
         panel.axhline(progress.target, color="#444444", linestyle="--", linewidth=1)
         panel.annotate("target", (1.0, progress.target), xycoords=("axes fraction", "data"), ha="right", va="bottom")
     panel.set_xscale("log")
-    panel.set_xlabel("floating-point operations of a whole run")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.xaxis.set_minor_formatter("")
+    panel.set_xlabel("operations of a whole run, TFLOP")
     panel.set_ylabel("held-out loss of masked words")
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(color="#e6e6e6", linewidth=0.8)

@@ -63,6 +63,8 @@ def test_a_document_of_a_batch_is_found_at_its_step(finished, small_store, tmp_p
     text = printed(run_inspect, str(small_store), options)
     (document,) = json.loads((tmp_path / "steps.json").read_text())["passages"]
     assert document["steps"] and "rows of the 12 steps" in text and "to come" not in text.split("come")[1]
+    text = printed(run_inspect, str(small_store), InspectConfig(words="before noon", run=config.workdir))
+    assert text.count("Read in") == 1 and "┃ document ┃ phase" in text  # one table of all documents
 
 
 REFUSED = [

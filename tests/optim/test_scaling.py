@@ -12,6 +12,7 @@ from model_variants import variant
 from small_model import FLOAT32, compiled, make_batch
 from small_pretraining import rows, run_config
 
+from bert_jax.analysis import signal
 from bert_jax.analysis.widths import FLAT, width_changes
 from bert_jax.config import Config, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, Scaling
 from bert_jax.config.checks import check
@@ -274,6 +275,8 @@ def test_widths_that_cannot_be_compared_are_refused():
         width_changes(BASE, (8, 8))
     with pytest.raises(UserError, match="widths=10 is no multiple of heads of 4 features"):
         width_changes(BASE, (8, 10))
+    with pytest.raises(UserError, match="widths=10 is no multiple"):  # before the other figures are measured
+        signal.init(BASE, heads=(1,), lengths=(8,), length=8, widths=(8, 10), draws=10**9)
 
 
 @pytest.mark.slow
