@@ -378,7 +378,7 @@ def check_runs(plan: StudyPlan, devices: sharding.Devices = None) -> dict[str, C
 def priced(config: Config, devices: sharding.Devices = None) -> tuple[Config, Cost]:
     """Return the options with the vocabulary size of the store, once they have been compared with it, and the cost."""
     config, learner = described_learner(config, devices)
-    return config, Cost(config.total_steps, run_flops(config, phase_models(learner)))
+    return config, Cost(config.total_steps, pretraining_flops(config, phase_models(learner)))
 
 
 def described_learner(config: Config, devices: sharding.Devices = None) -> tuple[Config, Learner]:
@@ -395,7 +395,7 @@ def phase_models(learner: Learner) -> tuple[Model, ...]:
     return tuple(objective.model for objective in learner.objectives)
 
 
-def run_flops(config: Config, models: Sequence[Model]) -> float:
+def pretraining_flops(config: Config, models: Sequence[Model]) -> float:
     """Return the operations of all steps of a run: those of its phases' models, with padding, and of the optimizer."""
     total = float(config.total_steps * optimizer_flops(config.optimizer, models[0].parameters))
     for stage in resolve_stages(config):
