@@ -225,7 +225,9 @@ class Scaling:
 
 DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased
 
-RETRAINED = ("direction", "rope_theta", "rope_local_theta", "local_window", "global_every", "global_tokens")
+RetrainedOption = Literal[
+    "direction", "rope_theta", "rope_local_theta", "local_window", "global_every", "global_tokens"
+]
 """Options that need no other parameters, but that others fit: training adapts these to another value."""
 
 OUTSIDE_THE_FUNCTION = (
