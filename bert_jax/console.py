@@ -621,6 +621,9 @@ def _spelled_out(arguments: list[str], names: list[str], config: Any, others: Se
                 )
             name = f"phases.0.{name}"
         if name not in names:
+            numbered = re.match(r"phases\.(\d+)\.", name)
+            if phase_fields and numbered and int(numbered[1]) >= len(config.phases):
+                raise UserError(_phases_there_are(name, len(config.phases)))
             known = [*names, *phase_fields, *others]
             close = difflib.get_close_matches(name, known, n=1) or [n for n in known if n.endswith("." + name)]
             hint = f"; perhaps you meant --{close[0]}" if close else "; --help lists the options"
@@ -640,6 +643,15 @@ def _spelled_out(arguments: list[str], names: list[str], config: Any, others: Se
         else:
             out.append(f"--{name}{equals}{value}")
     return out
+
+
+def _phases_there_are(name: str, phases: int) -> str:
+    """Return the error about an option of a phase that the configuration does not have."""
+    there = "1 phase, phases.0" if phases == 1 else f"{phases} phases, the last of which is phases.{phases - 1}"
+    return (
+        f"--{name}: this configuration has {there}; phases are added in a configuration file, "
+        "of which docs/pretraining.md has an example"
+    )
 
 
 def _missing(default: Any, arguments: list[str]) -> list[str]:

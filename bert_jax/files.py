@@ -83,6 +83,8 @@ def check_output_place(file: str) -> None:
         raise UserError(
             f"cannot write output={file}: {directory} is not a writable directory; make it or choose another"
         )
+    if os.path.isdir(file):
+        raise UserError(f"cannot write output={file}: it is a directory; give a file")
 
 
 def write_output(file: str, contents: bytes) -> None:

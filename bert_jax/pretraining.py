@@ -214,7 +214,8 @@ def pretrain(
         result = Result(int(state.step), {}, 0)
         devices = list(learner.mesh.devices.flat)
         events.start(result.step, devices, resumed=restored, terms=records(learner.terms))
-        announce(learner, problem.corpus, report and report.table(), options.workdir, result.step, position)
+        begun = options.workdir if restored or problem.branch is None else problem.branch.path
+        announce(learner, problem.corpus, report and report.table(), begun, result.step, position)
         # A signal during an evaluation saves the step without that evaluation.
         owed = restored and _lacks_evaluation(problem, result.step)
         if result.step >= options.total_steps and not owed:

@@ -627,8 +627,7 @@ class AverageConfig:
     """Directory to write, which is made: a model for load, --init_from and all commands. Its run.json says what it is
     made of."""
     method: AverageMethod = kinds(Mean())
-    """How values become one. mean: their weighted mean. ema: their moving average, in the order of the models. slerp:
-    the point between two models on an arc. ties: what models of one ancestor have learned since and agree on."""
+    """How the values of several models become one."""
     last: int = 0
     """Number of steps of a single run to average, the newest ones. 0: each model that is named counts once, a run with
     its newest step."""

@@ -617,7 +617,7 @@ class ModelConfig(_FormOptions, _AttentionOptions):
     """Attention whose scores depend on relative positions (DeBERTa)."""
     convolution: Convolution | None = kinds(None, absent={"convolution_width": 0})
     """A convolution of the embeddings, added to each token after the first layer (DeBERTa v2 in its larger sizes)."""
-    scaling: Scaling | None = kinds(None, nested=True, absent={"base_hidden_size": None})
+    scaling: Scaling | None = kinds(None, nested=True, absent={"base_hidden_size": None}, before=None)
     """A base model, whose initial values and learning rates are to hold for this one, which is wider or deeper (μP)."""
 
     @property

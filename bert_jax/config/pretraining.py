@@ -419,7 +419,7 @@ class PhaseMasking:
 class PhaseObjective:
     """Objective of a phase, of those that train the same arrays, and weights of its losses."""
 
-    name: Literal["masked_words", "left_to_right", "two_directions"] | None = None
+    name: Literal["masked_words", "left_to_right", "two_directions", "masked_diffusion"] | None = None
     """Objective of this phase, whose options are the run's where that has them. None: objective.name."""
     mlm_weight: float | None = None
     """Weight of the loss of the masked words in this phase. None: objective.mlm_weight."""
@@ -432,6 +432,10 @@ class PhaseObjective:
     """Weight of the loss of the next words in this phase. None: objective.next_word_weight."""
     previous_word_weight: float | None = None
     """Weight of the loss of the previous words in this phase. None: objective.previous_word_weight."""
+    z_loss_weight: float | None = None
+    """Weight of the z-loss in this phase. None: objective.z_loss_weight."""
+    min_rate: float | None = None
+    """Lowest rate of masked_diffusion in this phase. None: objective.min_rate."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -711,8 +715,9 @@ class Phase:
 def config_of_phase(config: Config, index: int) -> Config:
     """Return the options of a run as one of its phases sees them: with those that it replaces.
 
-    What the phase replaces is no longer among its own options, so that the result is seen as it is. In a phase that
-    predicts words without masking them, what the run says of masks and of errors in the text has no meaning.
+    What the phase replaces is no longer among its own options, so that the result is seen as it is. In a phase of an
+    objective that masks no words, or each text at a rate of its own, what the run says of masks has no meaning, and in
+    the former what it says of errors in the text.
 
     Raises:
       UserError: the phase has options of another objective, or of another kind of model.
@@ -726,10 +731,10 @@ def config_of_phase(config: Config, index: int) -> Config:
     seen = dataclasses.replace(config, phases=(*config.phases[:index], plain, *config.phases[index + 1 :]))
     try:
         seen = with_options(seen, {name: value for name, value in changes.items() if not name.startswith("masking.")})
+        if seen.objective.name != config.objective.name and not isinstance(seen.objective, MaskedWords):
+            seen = dataclasses.replace(seen, masking=MaskingConfig(static_masks=config.masking.static_masks))
         if config.objective.masks_words and not seen.objective.masks_words:
-            unmasked = MaskingConfig(static_masks=config.masking.static_masks)
-            noiseless = dataclasses.replace(seen.data, noise=PretrainingNoiseConfig())
-            seen = dataclasses.replace(seen, masking=unmasked, data=noiseless)
+            seen = dataclasses.replace(seen, data=dataclasses.replace(seen.data, noise=PretrainingNoiseConfig()))
         return with_options(seen, {name: value for name, value in changes.items() if name.startswith("masking.")})
     except UserError as error:
         raise in_phase(index, error) from None
@@ -753,7 +758,7 @@ def phase_notes(config: Config, index: int) -> tuple[str, ...]:
     """Return what a phase changes and what it starts afresh, in words."""
     changes = tuple(f"{name}={value}" for name, value in config.phases[index].changes.items())
     afresh = started_afresh(config, index)
-    return (*changes, *((f"{' and '.join(afresh)} start{'s' * (len(afresh) == 1)} afresh",) if afresh else ()))
+    return (*changes, *((f"starts {' and '.join(afresh)} afresh",) if afresh else ()))
 
 
 def phase_of_step(config: Config, step: int) -> int:

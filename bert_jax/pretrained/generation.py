@@ -102,12 +102,13 @@ def _draft(model: Any, prompt: str, options: UnmaskingConfig, sample: int) -> Dr
     length = options.length
     if length is None:
         length = 0 if tokenizer.mask_id in given else LENGTH
-    ids, types = assembled(tokenizer, [*given, *[tokenizer.mask_id] * length])
-    if len(ids) > longest:
+    size = len(assembled(tokenizer, given)[0]) + length
+    if size > longest:
         raise UserError(
-            f"the text {prompt[:40]!r} with length={length} masks has {len(ids)} tokens with its [CLS] and [SEP], but "
+            f"the text {prompt[:40]!r} with length={length} masks has {size} tokens with its [CLS] and [SEP], but "
             f"the model takes {longest}; shorten it"
         )
+    ids, types = assembled(tokenizer, [*given, *[tokenizer.mask_id] * length])
     masks = int((ids == tokenizer.mask_id).sum())
     if not masks:
         raise UserError(f"length=0 leaves nothing to fill in after {prompt[:40]!r}, which has no [MASK]; raise it")

@@ -22,6 +22,8 @@ from bert_jax.parameters import Parameter
 
 Depth = Literal["same", "stack", "spread", "identity"]
 Width = Literal["same", "tile", "duplicate"]
+VALUE_FACTORS = "embeddings/value/scale"
+"""Factors of the vectors of words that layers add to their values, one for each of these layers."""
 Grids = list[np.ndarray]
 """The places of a part of an array along each axis, as open grids that broadcast to its shape."""
 
@@ -62,6 +64,13 @@ def deeper(stored: StoredModel, model: EncoderConfig, how: Depth) -> StoredModel
             f"{option} keeps what the model computes only where norms precede the branches (model.norm_position=pre): "
             f"a norm behind a new layer of {stored.path} would change it. init_from_depth=stack or spread start close"
         )
+    large = dataclasses.replace(small, num_layers=new)
+    if how == "identity" and (lost := set(small.valued_layers) - set(large.valued_layers)):
+        raise UserError(
+            f"{option} cannot keep what {stored.path} computes: layer {max(lost)} adds vectors of words to its values "
+            f"(model.value_embeddings={small.value_embeddings}) and would not, with {new} layers. "
+            "init_from_depth=stack or spread start close"
+        )
     sources = np.arange(new) % old
     if how == "spread":
         sources = np.minimum(np.round(np.arange(new) * old / new).astype(int), old - 1)
@@ -70,7 +79,11 @@ def deeper(stored: StoredModel, model: EncoderConfig, how: Depth) -> StoredModel
         path: _deeper(stored.parameters[path], array, sources, old if how == "identity" else new, shown)
         for path, array in stored.arrays.items()
     }
-    return dataclasses.replace(stored, model=dataclasses.replace(small, num_layers=new), arrays=arrays)
+    if (factors := arrays.get(VALUE_FACTORS)) is not None:  # of the layers that have them
+        known = small.valued_layers
+        places = [known.index(layer) if layer in known else len(known) - 1 for layer in sources[[*large.valued_layers]]]
+        arrays[VALUE_FACTORS] = spread(factors, {0: np.array(places)}, remark=shown)
+    return dataclasses.replace(stored, model=large, arrays=arrays)
 
 
 def _deeper(parameter: Parameter, array: StoredArray, sources: np.ndarray, silent: int, remark: str) -> StoredArray:

@@ -31,7 +31,7 @@ from bert_jax.errors import UserError
 from bert_jax.pretrained.answers import check_fills_masks
 from bert_jax.pretrained.outputs import MaskedWords, computed, in_batches
 from bert_jax.progress import track
-from bert_jax.tasks.readers import column, need_column, table_rows, text_of
+from bert_jax.tasks.readers import column, table_rows, text_of
 from bert_jax.tokenization.tokenizer import tokenize
 
 Row = tuple[np.ndarray, np.ndarray]
@@ -264,7 +264,10 @@ def read_pairs(path: str | os.PathLike[str], group_by: str = "") -> tuple[str, l
             )
         form, (first, second) = own, FORMS[own]
         name = column(values, group_by, GROUPS)
-        name = need_column(where, values, group_by, GROUPS, "group_by") if group_by else name
+        if group_by and name is None:
+            raise UserError(
+                f"{where}: group_by={group_by!r:.60} is none of the columns {', '.join(map(str, values))[:200]}"
+            )
         group = epath.Path(where.split(", line ")[0]).stem if name is None else text_of(where, values, name)
         pairs.append(Pair(where, group, (text_of(where, values, first), text_of(where, values, second))))
     if not pairs:

@@ -133,7 +133,7 @@ def read_course(path: str | os.PathLike[str]) -> Course:
     config, place = read_config(path), epath.Path(path).expanduser()
     run = read_json(place / "run.json")
     if "source" in run:
-        raise UserError(f"{path} holds a model that convert or model.save wrote, without the steps of a run")
+        raise UserError(f"{path} holds a model that convert, average or model.save wrote, without the steps of a run")
     saved = tuple(_saved(place, run.get("run_id")))
     stretches, before = [], Saved(0, Position(), config)
     if (origin := recorded_origin(run)) is not None:

@@ -25,7 +25,7 @@ from bert_jax.finetuning.loop import finetune
 from bert_jax.ownership import Owner
 from bert_jax.pretraining import pretrain
 from bert_jax.tools.speedrun_plan import Progress, Run, SpeedrunPlan, speedrun_plan
-from bert_jax.tools.speedrun_report import Outcome, write_report
+from bert_jax.tools.speedrun_report import Outcome, plain, write_report
 from bert_jax.tools.study_plan import Given, check_continues, held_out_metrics, task_metrics
 from bert_jax.training.reporter import say, show
 
@@ -125,9 +125,11 @@ class Work:
 
     def _outcome(self, run: Run, values: dict[str, Any], file: epath.Path) -> Outcome:
         if run not in self._compared:
-            config = self.plan.config(run)
+            config, vocab_size = self.plan.config(run), self.plan.model(run).config.vocab_size
             try:
-                check_continues(dataclasses.replace(config, model=self.plan.model(run).config))
+                check_continues(
+                    dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=vocab_size))
+                )
             except UserError as error:
                 raise UserError(f"arm {run.arm}: {error}") from None
             self._compared.add(run)
@@ -243,12 +245,13 @@ def show_plan(plan: SpeedrunPlan) -> None:
     for name, recipe in plan.recipes.items():
         run = Run(name, 1.0, 1.0, plan.base.seed)
         steps, flops = plan.config(run).total_steps, plan.flops(run)
-        given = [*recipe.arm.options.items(), *(pair for phase in recipe.arm.phases for pair in phase.items())]
-        options = ", ".join(f"{option}={value}" for option, value in given)
+        given = dict(recipe.arm.options)
+        for number, phase in enumerate(recipe.arm.phases):
+            given |= {f"phases.{number}.{option}": value for option, value in phase.items()}
         table.add_row(
-            recipe.arm.title,
+            recipe.arm.title + (f" ({name})" if recipe.arm.title != name else ""),
             recipe.arm.on or "the reference",
-            options,
+            ", ".join(f"{option}={value}" for option, value in plain(given).items()),
             f"{steps:,}",
             f"{flops / steps / 1e9:.2f}",
             f"{plan.tokens(run):,}",

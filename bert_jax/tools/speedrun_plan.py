@@ -15,7 +15,16 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.config import Config, EvaluationConfig, MaskedWords, MaskingConfig, PhaseConfig, resolve_stages
+from bert_jax.config import (
+    Config,
+    EvaluationConfig,
+    MaskedDiffusion,
+    MaskedWords,
+    MaskingConfig,
+    PhaseConfig,
+    config_of_phase,
+    resolve_stages,
+)
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import FinetuneConfig, check_finetune
 from bert_jax.config.studies import Share, Speedrun, SpeedrunArm, SpeedrunConfig
@@ -370,9 +379,10 @@ def _check_common(config: Config, base: Config, length: int) -> None:
                 f"data.{name}={own}, where the reference has {common!r}: all arms read the same texts, and are "
                 "measured on others that are the same"
             )
-    if not isinstance(config.objective, MaskedWords):
+    objective = config_of_phase(config, len(config.phases) - 1).objective
+    if not isinstance(objective, MaskedWords | MaskedDiffusion):
         raise UserError(
-            f"objective.name={config.objective.name} does not predict masked words, whose loss is what the arms are "
+            f"objective.name={objective.name} does not predict masked words, whose loss is what the arms are "
             "compared by; give it a last phase that does"
         )
     if config.model.longest_sequence < length:

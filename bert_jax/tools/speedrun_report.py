@@ -347,8 +347,8 @@ def _results(
                 "name": name,
                 "title": recipe.arm.title,
                 "on": recipe.arm.on,
-                "options": _plain(recipe.arm.options),
-                "phases": [_plain(phase) for phase in recipe.arm.phases],
+                "options": plain(recipe.arm.options),
+                "phases": [plain(phase) for phase in recipe.arm.phases],
                 "standing": dataclasses.asdict(found[name]) if name in found else None,
             }
             for name, recipe in plan.recipes.items()
@@ -364,6 +364,7 @@ def _results(
     }
 
 
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+def plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an arm with shares of its steps in words."""
     shown = lambda value: f"{value.of_run:g} of the steps" if isinstance(value, Share) else value
     return {name: shown(value) for name, value in options.items()}

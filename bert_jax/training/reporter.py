@@ -75,7 +75,7 @@ def announce(
       learner: what is trained.
       corpus: what it is trained on.
       origins: what became of each array of init_from.
-      workdir: as it was given.
+      workdir: the run of that step: this one, or the one that it branches off from.
       step: where the run resumes; 0 for a fresh one.
       position: where it is in its data after that step.
     """

@@ -129,6 +129,8 @@ def test_short_forms_are_refused_with_several_phases(name):
     with pytest.raises(UserError, match=rf"--phases.0.{name} and --phases.1.{name}"):
         parse(TWO_PHASES, [f"--{name}=5"], "x")
     assert getattr(parse(TWO_PHASES, [f"--phases.1.{name}=5"], "x").phases[1], name) == 5
+    with pytest.raises(UserError, match=rf"phases.2.{name}: .* 2 phases, the last of which is phases.1; "):
+        parse(TWO_PHASES, [f"--phases.2.{name}=5"], "x")
 
 
 @pytest.mark.parametrize(

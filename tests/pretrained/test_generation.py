@@ -95,6 +95,7 @@ def test_the_command_prints_and_writes_what_the_model_returns(model, tmp_path, m
     [
         (lambda m: m.generate("a cat", length=0), "length=0 leaves nothing to fill in after 'a cat', which has no"),
         (lambda m: m.generate("a cat", length=40), "with length=40 masks has 44 tokens .* the model takes 40"),
+        (lambda m: m.generate("a cat", length=1 << 40), "with length=1099511627776 masks has"),  # which are not made
         (lambda m: m.generate(TEXT, temperature=-1), "temperature=-1 must be from 0"),
         (lambda m: m.generate(TEXT, samples=3, temperature=0), "samples=3 would all be the same text"),
         (lambda m: m.generate(TEXT, steps=0), "steps"),

@@ -124,6 +124,18 @@ def test_layers_are_stacked_or_spread():
     np.testing.assert_array_equal(after[path], every_array(stored)[path][published])
 
 
+@pytest.mark.parametrize(
+    "layers, how, places",
+    [("all", "spread", [0, 0, 1, 1, 1]), ("all", "identity", [0, 1, 0, 1, 0]), ("ends", "spread", [0, 1])],
+)
+def test_factors_of_vectors_of_words_are_those_of_the_copied_layers(layers, how, places):
+    small, path = large(PRE, value_embeddings=layers), "embeddings/value/scale"
+    before = every_array(stored := stored_model(small))[path]
+    result = grown(stored, large(small, num_layers=5), how, "same")
+    check_fit(result)
+    np.testing.assert_array_equal(every_array(result)[path], before[places])
+
+
 def test_a_copy_of_a_first_layer_without_a_norm_gets_one():
     small = dataclasses.replace(PRE, first_attention_norm=False)
     before = every_array(stored := stored_model(small))["encoder/attention_norm/scale"]
@@ -165,6 +177,12 @@ def test_the_report_says_of_each_array_where_it_came_from():
     "small, sizes, how, message",
     [
         (SMALL, DEEPER, ("identity", "same"), "norm_position=pre.*init_from_depth=stack or spread start close"),
+        (
+            large(PRE, value_embeddings="ends"),
+            DEEPER,
+            ("identity", "same"),
+            "layer 1 adds vectors of words .* 5 layers",
+        ),
         (SMALL, {"num_layers": 2}, ("stack", "same"), "model.num_layers=2"),
         (SMALL, {"hidden_size": 24, "num_heads": 3}, ("same", "duplicate"), "no multiple; give 16 or 32"),
         (SMALL, {"hidden_size": 32}, ("same", "tile"), "have 8 features .* 16; give --model.num_heads=4"),

@@ -131,6 +131,10 @@ def test_crows_pairs_judge_what_both_sentences_share(model, tmp_path):
         assert found == pytest.approx(every[places].sum(), abs=1e-5)
     with pytest.raises(UserError, match="unit=word would mask what the sentences of CrowS-Pairs differ in"):
         likelihood.scores_of_pairs(model, form, pairs, "word")
+    with pytest.raises(UserError, match="line 2: group_by='kind' is none of the columns , sent_more"):
+        likelihood.read_pairs(tmp_path / "crows.csv", "kind")
+    with pytest.raises(UserError, match="it is a directory; give a file"):
+        writing.run_score("model", ["a"], ScoreConfig(output=str(tmp_path)))
 
 
 def test_the_interval_is_that_of_wilson():

@@ -76,7 +76,8 @@ def test_a_decay_branches_off_and_resumes_without_its_trunk(trunk, tmp_path, cap
     pretrain(decay)
     rates = [row["learning_rate"] for row in rows(decay.workdir)]
     assert rates == pytest.approx([1e-3, 5e-4])  # the last update is made at the rate of the step before it
-    assert "branching off from step 4" in capfd.readouterr().out
+    printed = capfd.readouterr().out
+    assert "branching off from step 4" in printed and f"resuming from step 4 of {gone}," in printed
 
     run = read_run(decay.workdir)
     parent = json.loads((gone / "run.json").read_text())["run_id"]

@@ -19,6 +19,8 @@ from bert_jax.config import (
     Config,
     DataConfig,
     LeftToRight,
+    MaskedDiffusion,
+    MaskingConfig,
     ModelConfig,
     PhaseConfig,
     RecurrentConfig,
@@ -59,6 +61,10 @@ from bert_jax.training_data import Examples
 LEFT_TO_RIGHT = {
     "objective": PhaseObjective(name="left_to_right"),
     "model": PhaseModel(direction="left_to_right"),
+    "data": PhaseData(sentence_pairs="none"),
+}
+DIFFUSION = {
+    "objective": PhaseObjective(name="masked_diffusion", min_rate=0.01),
     "data": PhaseData(sentence_pairs="none"),
 }
 
@@ -102,12 +108,15 @@ def test_the_phase_of_a_step_is_the_one_that_took_it():
 def test_masks_and_errors_mean_nothing_to_a_phase_that_predicts_every_word():
     config = Config(data=DataConfig(noise=dataclasses.replace(DataConfig().noise, rate=0.1)))
     masking = dataclasses.replace(config.masking, rate=0.4, unit="whole_word")
-    config = check(dataclasses.replace(config, masking=masking, phases=(phase(**LEFT_TO_RIGHT), phase())))
-    first, second = (config_of_phase(config, index) for index in range(2))
+    phases = phase(**LEFT_TO_RIGHT), phase(), phase(**DIFFUSION)
+    config = check(dataclasses.replace(config, masking=masking, phases=phases))
+    first, second, third = (config_of_phase(config, index) for index in range(3))
     assert (first.objective, first.model.direction, first.data.noise.rate) == (LeftToRight(), "left_to_right", 0)
     assert (second.masking, second.data) == (masking, config.data)
-    assert [each.max_predictions for each in resolve_phases(config)] == [31, 13]
-    assert phase_notes(config, 1) == ("pooler and head for pairs starts afresh",)
+    assert (third.objective, third.masking) == (MaskedDiffusion(min_rate=0.01), MaskingConfig())
+    assert third.data.noise == config.data.noise  # errors are read beside what is masked
+    assert [each.max_predictions for each in resolve_phases(config)] == [31, 13, 32]
+    assert phase_notes(config, 1) == ("starts pooler and head for pairs afresh",)
 
 
 ROPE = {"model": ModelConfig(positions=Rope())}
@@ -156,6 +165,10 @@ WRONG = {
         {"data": DataConfig(mixture="a=1,b=2"), "phases": (phase(data=PhaseData(mixture_temperature=0.5)),)},
         r"phases\.0\.data\.mixture_temperature=0\.5, but data\.mixture=a=1,b=2 says",
     ),
+    "a z-loss where there is none": (
+        {"phases": (phase(**DIFFUSION | {"objective": PhaseObjective(name="masked_diffusion", z_loss_weight=1e-4)}),)},
+        r"phases\.0 replaces: objective\.z_loss_weight=0\.0001 belongs to objective\.name=",
+    ),
     "a generator": (
         {
             "objective": ReplacedTokens(),
@@ -201,7 +214,8 @@ def test_the_best_step_is_that_of_the_latest_phase_by_its_own_loss():
 def test_masks_are_those_of_the_phase(small_store):
     """Predicted, masked and random tokens, counted over 512 rows, against the options; left to right, every token."""
     shares = PhaseMasking(rate=0.3, mask_share=0.5, random_share=0.25)
-    phases = phase(), phase(masking=shares), phase(masking=PhaseMasking(rate=0.05)), phase(**LEFT_TO_RIGHT)
+    phases = phase(), phase(masking=shares), phase(masking=PhaseMasking(rate=0.05))
+    phases = *phases, phase(**LEFT_TO_RIGHT), phase(**DIFFUSION)
     config = run_config(small_store, "", phases=phases)
     store = open_store(small_store)
     tokenizer = store.tokenizer()
@@ -217,6 +231,9 @@ def test_masks_are_those_of_the_phase(small_store):
     batch = Examples(store, config, 3).batch(np.arange(64))
     assert (batch["masked_weights"].sum(1) == batch["attention_mask"].sum(1) - 1).all()
     assert not (batch["input_ids"] == tokenizer.mask_id).any()
+    batch = Examples(store, config, 4).batch(np.arange(64))
+    hidden = (batch["input_ids"] == tokenizer.mask_id).sum(1)
+    assert np.array_equal((batch["masked_weights"] > 0).sum(1), hidden) and len(set(hidden.tolist())) > 15
 
 
 MODEL = ModelConfig(

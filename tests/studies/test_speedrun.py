@@ -419,6 +419,32 @@ def test_what_an_arm_cannot_be_is_refused_before_anything_runs(speedrun, tmp_pat
     assert not (tmp_path / "work").exists()
 
 
+LEFT_TO_RIGHT = {"objective.name": "left_to_right", "model.direction": "left_to_right", "data.sentence_pairs": "none"}
+
+
+def test_an_arm_is_measured_and_continued_as_its_last_phase_and_its_run_are(speedrun, tmp_path, monkeypatch):
+    first = {"steps": Share(0.5)}
+    arms = {
+        "first": SpeedrunArm(name="first", phases=(first | LEFT_TO_RIGHT, {"model.hidden_dropout": 0.0})),
+        "masked": SpeedrunArm(
+            name="masked",
+            options={"data.sentence_pairs": "none"},
+            phases=(first, {"objective.name": "masked_diffusion"}),
+        ),
+        "last": SpeedrunArm(name="last", phases=(first, LEFT_TO_RIGHT)),
+    }
+    make = lambda *names: planned(dataclasses.replace(speedrun, arms=(speedrun.arms[0], *map(arms.get, names))))
+    with pytest.raises(UserError, match="arm last: objective.name=left_to_right does not predict masked words"):
+        make("last")
+    plan, compared = make("first", "masked"), []
+    monkeypatch.setattr(speedrun_loop, "check_continues", compared.append)
+    run = Run("first", 1.0, 1.0, 0)
+    values = {"loss": 1.0, "accuracy": 0.0, "flops": 1.0, "tokens": 1}
+    speedrun_loop.Work(plan, jax.devices()[:1])._outcome(run, values, tmp_path)
+    assert compared[0].model == dataclasses.replace(plan.config(run).model, vocab_size=200)  # as config.json has it
+    assert plan.model(run).config.hidden_dropout == 0.0 < compared[0].model.hidden_dropout
+
+
 @pytest.mark.parametrize("name", shipped_speedruns())
 def test_every_shipped_speedrun_can_be_planned(name):
     found = load_speedrun(name)
