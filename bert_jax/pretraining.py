@@ -137,6 +137,10 @@ class Problem:
         """Step at which a run that has saved nothing begins."""
         return 0 if self.branch is None else self.branch.step
 
+    def path_of_start(self, restored: bool) -> str:
+        """Return the work directory whose step a run continues: its own, or that which it branches off from."""
+        return self.config.workdir if restored or self.branch is None else self.branch.path
+
     @property
     def identity(self) -> dict[str, Any]:
         """What run.json says of the run, and a resumed one must have in common with it."""
@@ -212,10 +216,9 @@ def pretrain(
         steps.begin(result.step)
         state, position, report, restored = _start(problem, checkpoints, workdir, signals)
         result = Result(int(state.step), {}, 0)
-        devices = list(learner.mesh.devices.flat)
-        events.start(result.step, devices, resumed=restored, terms=records(learner.terms))
-        begun = options.workdir if restored or problem.branch is None else problem.branch.path
-        announce(learner, problem.corpus, report and report.table(), begun, result.step, position)
+        events.start(result.step, list(learner.mesh.devices.flat), resumed=restored, terms=records(learner.terms))
+        path = problem.path_of_start(restored)
+        announce(learner, problem.corpus, report and report.table(), path, result.step, position)
         # A signal during an evaluation saves the step without that evaluation.
         owed = restored and _lacks_evaluation(problem, result.step)
         if result.step >= options.total_steps and not owed:

@@ -35,6 +35,7 @@ from bert_jax.models.protocol import Model
 from bert_jax.tools.study_plan import (
     Given,
     changed,
+    check_afresh,
     check_not_given,
     described_learner,
     full_name,
@@ -45,7 +46,6 @@ from bert_jax.tools.study_plan import (
 )
 
 USAGE = "bert-jax speedrun NAME"
-OF_PHASES = {field.name for field in dataclasses.fields(PhaseConfig)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,12 +323,13 @@ class SpeedrunPlan:
         phases, options = recipe.phases or ({},), {}
         starts = [number for number, phase in enumerate(phases) if not number or phase.get("schedule") == "restart"]
         for option, value in {**self.shares, **recipe.options}.items():
-            short = option.removeprefix("phases.0.")
-            if short in OF_PHASES:
+            full = full_name(option)
+            if full.startswith("phases.0."):
+                short = full.removeprefix("phases.0.")
                 having = starts if short == "warmup_steps" else range(len(phases))
                 options |= {f"phases.{number}.{short}": value for number in having}
             else:
-                options[option] = value
+                options[full] = value
         for number, phase in enumerate(phases):
             options |= {f"phases.{number}.{option}": value for option, value in phase.items()}
         options = {key: value.steps(steps) if isinstance(value, Share) else value for key, value in options.items()}
@@ -413,12 +414,7 @@ def speedrun_plan(speedrun: Speedrun, options: SpeedrunConfig, given: Given) -> 
     if len(config.phases) != 1:
         raise UserError(f"base={speedrun.base} has {len(config.phases)} phases; the reference must have one")
     plain = {name: value for name, value in speedrun.options.items() if not isinstance(value, Share)}
-    base = parse(changed(config, plain), list(given.pretraining), USAGE, whole=False)
-    if base.workdir or base.init_from:
-        name = "workdir" if base.workdir else "init_from"
-        raise UserError(
-            f"{name}={getattr(base, name)}: every run of a speedrun starts afresh in a directory of its own"
-        )
+    base = check_afresh(parse(changed(config, plain), list(given.pretraining), USAGE, whole=False))
     fixed = set(map(full_name, given_names(given.pretraining)))
     shares = {full_name(name): value for name, value in speedrun.options.items() if isinstance(value, Share)}
     tasks = {

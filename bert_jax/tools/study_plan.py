@@ -174,19 +174,22 @@ def _arm(
 ) -> tuple[Arm, Config, dict[str, FinetuneConfig]]:
     """Return an arm with the options of its pre-training and fine-tunings, without seed and places."""
     try:
-        config = check(changed(base, arm.options))
+        config = check_afresh(check(changed(base, arm.options)))
         named = given_tasks if arm.tasks is None else arm.tasks
         tasks = {name: changed(given_tasks[name], arm.task_options) for name in named}
         for task in tasks.values():
             check_finetune(dataclasses.replace(task, init_from="the pre-training", workdir="its own"))
     except UserError as error:
         raise UserError(f"arm {arm.name}: {error}") from None
-    if name := next((each for each in ("workdir", "init_from", "branch_from") if getattr(config, each)), ""):
-        raise UserError(
-            f"arm {arm.name}: {name}={getattr(config, name)}: every run of a study starts in a work directory of its "
-            "own"
-        )
     return arm, config, tasks
+
+
+def check_afresh(config: Config) -> Config:
+    """Return `config` if it names neither where its run is nor what it begins with; raise a UserError otherwise."""
+    for name in ("workdir", "init_from", "branch_from"):
+        if value := getattr(config, name):
+            raise UserError(f"{name}={value}: every run of a comparison starts afresh in a directory of its own")
+    return config
 
 
 def _run(
