@@ -638,10 +638,10 @@ class ModelConfig(_FormOptions, _AttentionOptions):
         return isinstance(self.positions, Rope)
 
     @property
-    def valued_layers(self) -> tuple[int, ...]:
+    def valued_layers(self) -> range:
         """Numbers of the layers whose values vectors of words are added to."""
-        layers = tuple(range(self.num_layers))
-        return {"none": (), "ends": tuple(dict.fromkeys((layers[0], layers[-1]))), "all": layers}[self.value_embeddings]
+        step = max(1, self.num_layers - 1) if self.value_embeddings == "ends" else 1
+        return range(0, 0 if self.value_embeddings == "none" else self.num_layers, step)
 
     @property
     def value_size(self) -> int:

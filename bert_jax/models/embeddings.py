@@ -92,7 +92,7 @@ class ValueEmbeddings(nnx.Module):
         shape = (config.padded_vocab_size, config.value_size)
         self.table: nnx.Param[jax.Array] = nnx.Param(truncated_normal(key, shape, config.initializer_range))
         self.scale: nnx.Param[jax.Array] = nnx.Param(jnp.ones(len(config.valued_layers), jnp.float32))
-        self.layers: tuple[int, ...] = config.valued_layers
+        self.layers: tuple[int, ...] = tuple(config.valued_layers)
         self.num_layers: int = config.num_layers
         self.heads: tuple[int, int] = (config.key_heads, config.head_size)
 
