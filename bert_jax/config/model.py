@@ -706,6 +706,12 @@ class _UniformLayers:
     """All layers are of one form."""
     query_key_norm: ClassVar[bool] = False
     """No norms of queries and keys."""
+    value_embeddings: ClassVar[Literal["none"]] = "none"
+    """No layer adds vectors of words to its values."""
+    valued_layers: ClassVar[range] = range(0)
+    """No layer does."""
+    value_size: ClassVar[int] = 0
+    """There are no such vectors."""
     embedding_norm: ClassVar[bool] = True
     """The embeddings of a model with layers are normalized, except in XLNet."""
     word_head: ClassVar[Literal["tied"]] = "tied"

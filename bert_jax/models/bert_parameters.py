@@ -241,7 +241,7 @@ def _embeddings(config: EncoderConfig, hidden: Axis):
     if config.embedding_size is not None:
         for entry in linear("embeddings/projection", (width,), (hidden,)):
             yield dataclasses.replace(entry, embedding=True)
-    if isinstance(config, ModelConfig) and config.valued_layers:
+    if config.valued_layers:
         values, layers = Axis("hidden", config.value_size), Axis("mixed_layer", len(config.valued_layers))
         yield Parameter("embeddings/value/table", (tables[0][1], values), embedding=True)
         yield Parameter("embeddings/value/scale", (layers,), decays=False, embedding=True)
@@ -343,7 +343,7 @@ class AttentionLayers:
         if config.query_key_norm:
             everything += (hidden + shared // 2) * 3 * FLOAT32
             variances += (config.num_heads + config.key_heads) * FLOAT32
-        if isinstance(config, ModelConfig) and config.valued_layers:
+        if config.valued_layers:
             everything += value_bytes * config.value_size
         linear = {
             "sel": value_bytes * (5 * hidden + shared + inner) + variances,

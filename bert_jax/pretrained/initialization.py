@@ -43,7 +43,7 @@ def with_layers(stored: StoredModel, layers: tuple[int, ...], student: EncoderCo
             f"{model.sharing}, model.first_attention_norm={model.first_attention_norm}, model.convolution_width="
             f"{width}; take none, with --init_from_layers="
         )
-    if isinstance(model, ModelConfig) and model.valued_layers:
+    if model.valued_layers:
         raise UserError(
             f"{option} needs layers that can be anywhere, but those of {stored.path} add vectors of words to their "
             f"values (model.value_embeddings={model.value_embeddings}); take none, with --init_from_layers="

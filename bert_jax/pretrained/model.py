@@ -27,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bert_jax.checkpoints.record import fingerprint, leaf_paths
-from bert_jax.config import AttentionConfig, ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig, ModelConfig
+from bert_jax.config import AttentionConfig, ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig
 from bert_jax.config.commands import ScoreUnit, UnmaskingConfig, UnmaskingOrder
 from bert_jax.config.heads import Combination, FormName, Pooling, SingleVector, TokenVectors
 from bert_jax.config.options import to_dict
@@ -120,7 +120,7 @@ class Layer:
 
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
         """Return the layer's output for states [B, L, H]; attention_mask [B, L] is 1 for real tokens. No dropout."""
-        if isinstance(self.config, ModelConfig) and self.index in self.config.valued_layers:
+        if self.index in self.config.valued_layers:
             raise UserError(
                 f"layers[{self.index}] adds vectors of words to its values (model.value_embeddings="
                 f"{self.config.value_embeddings}), and gets states alone; use model.encode, which has the words"

@@ -410,7 +410,7 @@ def test_a_speedrun_whose_parts_do_not_fit_is_refused(speedrun, changes, message
         ({}, ("--data.path=",), "arm bert: "),
         ({"sequence_length": 16, "model.max_position_embeddings": 16}, (), "less than sequence_length=24 of the"),
     ],
-    ids=["unknown", "steps", "both", "place", "branch", "held-out", "texts", "vocabulary", "objective", "store", "length"],
+    ids="unknown steps both place branch held-out texts vocabulary objective store length".split(),
 )  # fmt: skip
 def test_what_an_arm_cannot_be_is_refused_before_anything_runs(speedrun, tmp_path, options, words, message):
     arms = (speedrun.arms[0], SpeedrunArm(name="a", options=options))
