@@ -33,6 +33,25 @@ SHARED = ("architecture", "objective", "optimizer", "teacher", "tokenizer_finger
 
 
 @dataclasses.dataclass(frozen=True)
+class Origin:
+    """The step of another run that a run has branched off from, as its run.json has it."""
+
+    path: str
+    """Work directory of the parent."""
+    run_id: str | None
+    """That of the parent."""
+    step: int
+
+
+def recorded_origin(run: dict[str, Any]) -> Origin | None:
+    """Return where the run of a run.json has branched off; None if it began at step 0, or the entry is damaged."""
+    found = run.get("branched_from")
+    if not isinstance(found, dict) or type(found.get("step")) is not int:
+        return None
+    return Origin(str(found.get("path")), found.get("run_id"), found["step"])
+
+
+@dataclasses.dataclass(frozen=True)
 class Branch:
     """The step that a run branches off from."""
 
@@ -47,9 +66,9 @@ class Branch:
     """Those of the parent."""
 
     @property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> Origin:
         """What run.json of the branch says of its parent."""
-        return {"path": self.path, "run_id": self.run["run_id"], "step": self.step}
+        return Origin(self.path, self.run["run_id"], self.step)
 
     @property
     def position(self) -> Position:

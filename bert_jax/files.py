@@ -76,6 +76,25 @@ def write_atomically(file: str | os.PathLike[str], contents: bytes) -> None:
         raise
 
 
+def check_output_place(file: str) -> None:
+    """Raise a UserError if there is no directory for a local file, before minutes are spent on what should go there."""
+    directory = os.path.dirname(file) or "."
+    if not is_remote(file) and not (os.path.isdir(directory) and os.access(directory, os.W_OK)):
+        raise UserError(
+            f"cannot write output={file}: {directory} is not a writable directory; make it or choose another"
+        )
+    if os.path.isdir(file):
+        raise UserError(f"cannot write output={file}: it is a directory; give a file")
+
+
+def write_output(file: str, contents: bytes) -> None:
+    """Write the file that --output names, as `write_atomically` does; raise a UserError if it cannot be written."""
+    try:
+        write_atomically(file, contents)
+    except OSError as error:
+        raise UserError(f"cannot write output={file}: {error.strerror or error}") from None
+
+
 def read_bytes(file: str | os.PathLike[str], most: int = LONGEST_JSON) -> bytes:
     """Return the contents of a file, local or gs://, that anybody may have put there.
 

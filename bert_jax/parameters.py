@@ -187,7 +187,7 @@ def with_axis(parameters: ParameterTable, axis: Axis) -> ParameterTable:
     return table(map(resized, parameters.values()))
 
 
-def begun(parameters: ParameterTable, tree: Any) -> Any:
+def with_initial_factors(parameters: ParameterTable, tree: Any) -> Any:
     """Return fresh arrays, a nested dict, each multiplied by its `Parameter.initial` if that is not 1."""
     import jax
 

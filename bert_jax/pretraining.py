@@ -137,8 +137,8 @@ class Problem:
         """Step at which a run that has saved nothing begins."""
         return 0 if self.branch is None else self.branch.step
 
-    def directory_of(self, restored: bool) -> str:
-        """Return the work directory that the first step of a start comes from: its own if it is `restored`."""
+    def path_of_start(self, restored: bool) -> str:
+        """Return the work directory whose step a run continues: its own, or that which it branches off from."""
         return self.config.workdir if restored or self.branch is None else self.branch.path
 
     @property
@@ -146,7 +146,7 @@ class Problem:
         """What run.json says of the run, and a resumed one must have in common with it."""
         facts, run = self.corpus.identity | self.learner.own_names, epath.Path(self.config.workdir) / "run.json"
         if self.branch is not None:
-            return facts | {"branched_from": self.branch.origin}
+            return facts | {"branched_from": dataclasses.asdict(self.branch.origin)}
         if self.config.branch_from and run.exists():  # it resumes, and its parent may be gone
             return facts | {"branched_from": read_json(run).get("branched_from")}
         return facts
@@ -216,10 +216,9 @@ def pretrain(
         steps.begin(result.step)
         state, position, report, restored = _start(problem, checkpoints, workdir, signals)
         result = Result(int(state.step), {}, 0)
-        terms = records(learner.terms)
-        events.start(result.step, list(learner.mesh.devices.flat), resumed=restored, terms=terms)
-        origins = None if report is None else report.table()
-        announce(learner, problem.corpus, origins, problem.directory_of(restored), result.step, position)
+        events.start(result.step, list(learner.mesh.devices.flat), resumed=restored, terms=records(learner.terms))
+        path = problem.path_of_start(restored)
+        announce(learner, problem.corpus, report and report.table(), path, result.step, position)
         # A signal during an evaluation saves the step without that evaluation.
         owed = restored and _lacks_evaluation(problem, result.step)
         if result.step >= options.total_steps and not owed:
@@ -227,15 +226,9 @@ def pretrain(
             return result
         started = Started(workdir=workdir, faults=options.faults, events=events, signals=signals, wall_time=wall_time)
         opened = _open_run(problem, started, checkpoints, result.step, closing)
-        told = None
+        told: set[int] = set()
         while (owed or result.step < options.total_steps) and not result.exit_code:
-            last = result.step - owed  # of an evaluation that is owed, the step that it belongs to is over
-            phase = next(each for each in learner.stages if last < each.end)
-            signals.saving = None  # the previous phase has saved its last step
-            wall_time.switch("setup")
-            if phase.index != told and len(options.phases) > 1:
-                told = phase.index
-                _tell_of_phase(learner, events, options, told, result.step)
+            phase = _entered(problem, opened, result.step, owed, told)
             task = PhaseTask(problem, opened, phase, steps.of(phase), result.step, position, owed)
             state, position, result = _train_phase(task, opened, state)
             owed = False
@@ -249,6 +242,18 @@ def _unpacked(config: Config) -> Config:
     data = lambda options: dataclasses.replace(options, packing="off") if options.packing == "auto" else options
     phases = tuple(dataclasses.replace(phase, data=data(phase.data)) for phase in config.phases)
     return dataclasses.replace(config, data=data(config.data), phases=phases)
+
+
+def _entered(problem: Problem, opened: Opened, step: int, owed: bool, told: set[int]) -> Phase:
+    """Return the part of a phase that trains after `step`; say and note which phase it is, unless it has been told."""
+    last = step - owed  # of an evaluation that is owed, the step that it belongs to is over
+    phase = next(each for each in problem.learner.stages if last < each.end)
+    opened.signals.saving = None  # the previous phase has saved its last step
+    opened.wall_time.switch("setup")
+    if len(problem.config.phases) > 1 and phase.index not in told:
+        told.add(phase.index)
+        _tell_of_phase(problem.learner, opened.events, problem.config, phase.index, step)
+    return phase
 
 
 def _tell_of_phase(learner: Learner, events: Events, config: Config, index: int, step: int) -> None:
@@ -277,7 +282,7 @@ def _train_phase(task: "PhaseTask", opened: Opened, state: TrainState) -> tuple[
     phase, learner = task.phase, task.learner
     if task.begin == phase.begin:
         with memory_advice(*task.shortage()):
-            state = begun(learner, phase, state)
+            state = state_at_begin(learner, phase, state)
     state, step, trouble = train(task, opened, state)
     if trouble is not None:
         rollbacks = task.config.faults.rollbacks
@@ -291,7 +296,7 @@ def _train_phase(task: "PhaseTask", opened: Opened, state: TrainState) -> tuple[
     return state, task.position(step), Result(step, task.evaluated, opened.signals.exit_code)
 
 
-def begun(learner: Learner, phase: Phase, state: TrainState) -> TrainState:
+def state_at_begin(learner: Learner, phase: Phase, state: TrainState) -> TrainState:
     """Return what a phase begins with, of the state that the step before it has left."""
     return reset_moments(state, learner.optimizer) if phase.resets_moments else state
 

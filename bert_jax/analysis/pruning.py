@@ -18,7 +18,6 @@ from rich.table import Table
 from bert_jax.analysis import results
 from bert_jax.analysis.layers import SMALLEST, HsicSums
 from bert_jax.analysis.texts import check_vectors, in_batches, mask_words, text_arrays, token_weights, word_scores
-from bert_jax.config import ModelConfig
 from bert_jax.config.analyses import PruneConfig, VectorKind
 from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.tasks import TaskDataConfig
@@ -59,7 +58,7 @@ def check_removable(model: PretrainedModel) -> None:
         reason = f"its layers share parameters (model.sharing={config.sharing})"
     elif not config.first_attention_norm:
         reason = "its first layer differs from the others (model.first_attention_norm=False)"
-    elif isinstance(config, ModelConfig) and config.valued_layers:
+    elif config.valued_layers:
         reason = f"some add vectors of words to their values (model.value_embeddings={config.value_embeddings})"
     elif config.convolution is not None:
         width = config.convolution.convolution_width

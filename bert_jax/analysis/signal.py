@@ -425,9 +425,9 @@ def init(
     name: str = "",
     progress: bool = True,
 ) -> Initialisation:
-    """Return how a model begins: norms of attention, growth by depth, positions, what a step costs and what it changes.
+    """Return how a model begins: norms of attention, growth by depth, positions, and what a step costs.
 
-    All but the last is of the model without model.scaling.
+    With `widths` also what the first steps change, without and with model.scaling; all else is without it.
 
     Args:
       model: a configuration, or a model whose configuration is taken, and whose position table is compared with both

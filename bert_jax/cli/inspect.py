@@ -18,7 +18,7 @@ from bert_jax.data.mixtures import epoch_report
 from bert_jax.data.reads import MOST_FOUND, Passage, passages_with, whole
 from bert_jax.data.store import Rows, Store, open_store
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import write_output
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training_data import Examples
 
@@ -114,10 +114,7 @@ def _print_steps(console: Console, store: Store, path: str, passages: list[Passa
     if config.output:
         facts = {"run": config.run, "store": path, "last": course.last}
         facts["passages"] = [dataclasses.asdict(each) for each in found]
-        try:
-            write_atomically(config.output, (json.dumps(facts, indent=1) + "\n").encode())
-        except OSError as error:
-            raise UserError(f"cannot write output={config.output}: {error.strerror or error}") from None
+        write_output(config.output, (json.dumps(facts, indent=1) + "\n").encode())
 
 
 def _places(passages: list[Passage]) -> str:

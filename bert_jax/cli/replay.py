@@ -11,8 +11,8 @@ from rich.text import Text
 from bert_jax.cli.inspect import LEGEND, row_as_text
 from bert_jax.config.commands import ReplayConfig
 from bert_jax.data.reads import ReadDocuments
-from bert_jax.errors import UserError, at_least
-from bert_jax.files import finite_json, write_atomically
+from bert_jax.errors import at_least
+from bert_jax.files import finite_json, write_output
 from bert_jax.tools.replay import Replay, ReplayedStep, batches_of_steps, replay
 
 SHOWN = ("loss", "grad_norm")
@@ -36,10 +36,7 @@ def run_replay(workdir: str, config: ReplayConfig, console: Console | None = Non
         facts = found.to_dict()
         for step in facts["steps"]:
             step |= {"texts": texts[step["step"]]} if texts else {}
-        try:
-            write_atomically(config.output, (json.dumps(finite_json(facts), indent=1) + "\n").encode())
-        except OSError as error:
-            raise UserError(f"cannot write output={config.output}: {error.strerror or error}") from None
+        write_output(config.output, (json.dumps(finite_json(facts), indent=1) + "\n").encode())
     return int(found.equal < found.compared and not found.obstacles)
 
 

@@ -4,12 +4,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from etils import epath
 from rich.table import Table
 
 from bert_jax.config.commands import GenerateConfig, ScoreConfig
-from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import check_output_place, write_output
 from bert_jax.pretrained.generation import generate
 from bert_jax.pretrained.likelihood import (
     Likelihood,
@@ -29,7 +27,8 @@ MEANINGS = {"blimp": "good sentence preferred", "crows_pairs": "stereotype prefe
 
 def run_generate(path: str, prompts: Sequence[str], options: GenerateConfig) -> None:
     """Print the texts that a model makes of `prompts`, and write them to a file if asked to."""
-    _check_output(options.output)
+    if options.output:
+        check_output_place(options.output)
     model = _opened(path)
     console = screen(markup=False, highlight=False, soft_wrap=True)
 
@@ -52,7 +51,8 @@ def run_generate(path: str, prompts: Sequence[str], options: GenerateConfig) -> 
 
 def run_score(path: str, texts: Sequence[str], options: ScoreConfig) -> None:
     """Print the scores of texts or a table of pairs, and write them to a file if asked to."""
-    _check_output(options.output)
+    if options.output:
+        check_output_place(options.output)
     if options.pairs:
         form, pairs = read_pairs(options.pairs, options.group_by)
         _score_pairs(_opened(path), form, pairs, options)
@@ -75,13 +75,6 @@ def run_score(path: str, texts: Sequence[str], options: ScoreConfig) -> None:
 def _opened(path: str) -> Any:
     model, generator = load_with_generator(path)
     return generator or model  # a discriminator writes no words
-
-
-def _check_output(file: str) -> None:
-    if file and not epath.Path(file).parent.is_dir():
-        raise UserError(f"cannot write output={file}: its directory does not exist; make it, or give another")
-    if file and epath.Path(file).is_dir():
-        raise UserError(f"cannot write output={file}: it is a directory; give a file")
 
 
 def _figures(found: Likelihood) -> dict[str, Any]:
@@ -115,7 +108,4 @@ def _cells(found: Preferences) -> tuple[str, ...]:
 
 def _write(file: str, rows: Any) -> None:
     lines = (json.dumps(row, ensure_ascii=False) for row in rows)
-    try:
-        write_atomically(file, "".join(f"{line}\n" for line in lines).encode())
-    except OSError as error:
-        raise UserError(f"cannot write output={file}: {error.strerror or error}") from None
+    write_output(file, "".join(f"{line}\n" for line in lines).encode())

@@ -349,8 +349,8 @@ class InitConfig:
     """analyze init MODEL --output=DIR
 
     Measure a model before its first step, and compare it with theory: the norm of attention by the number of heads,
-    states and gradients by depth for post-norm and pre-norm, the similarity of positions, operations and memory by
-    length, and what the first steps change in wider and wider models.
+    states and gradients by depth for post-norm and pre-norm, the similarity of positions, and operations and memory by
+    length; with --widths also what the first steps change in wider and wider models.
 
     MODEL is the name of a shipped configuration (bert_mini), a configuration file, or anything that bert_jax.load
     opens. Only its sizes are used, except that its learned positions are compared with both ways to initialize them.
@@ -369,9 +369,10 @@ class InitConfig:
     """Number of initializations per number of heads. States and gradients use a sixteenth of it, and at least 2."""
     length: int = 64
     """Sequence length, in tokens, of all other measurements."""
-    widths: tuple[int, ...] = (64, 128, 256, 512)
-    """Hidden sizes at which some steps are taken, to see whether what they change depends on the width, with the rates
-    and initial values as they are and with those of model.scaling. Empty: none."""
+    widths: tuple[int, ...] = ()
+    """Hidden sizes at which some steps are taken, such as 64,128,256,512, to see whether what they change depends on
+    the width, with the rates and initial values as they are and with those of model.scaling. By default there are none,
+    because that takes a minute."""
     width_steps: int = option(2, of=("widths",))
     """Number of those steps."""
     width_rate: float = option(1e-3, of=("widths",))

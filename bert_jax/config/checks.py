@@ -65,7 +65,8 @@ def resolve_mixtures(config: Config) -> tuple[tuple[MixturePart, ...], ...]:
     found = []
     for index, phase in enumerate(config.phases):
         temperature = config_of_phase(config, index).data.mixture_temperature
-        option = "data.mixture_temperature" if phase.data.mixture_temperature is None else _temperature(index)
+        prefix = "" if phase.data.mixture_temperature is None else f"phases.{index}."
+        option = f"{prefix}data.mixture_temperature"
         if not (math.isfinite(temperature) and temperature > 0):
             raise UserError(f"{option}={temperature} must be a positive number")
         text, name = (phase.mixture, f"phases.{index}.mixture") if phase.mixture else (data.mixture, "data.mixture")
@@ -76,10 +77,6 @@ def resolve_mixtures(config: Config) -> tuple[tuple[MixturePart, ...], ...]:
             )
         found.append(parts)
     return tuple(found)
-
-
-def _temperature(index: int) -> str:
-    return f"phases.{index}.data.mixture_temperature"
 
 
 def training_paths(config: Config) -> tuple[str, ...]:
@@ -225,13 +222,18 @@ def _check_source(config: Config) -> None:
 
 def branch_point(text: str) -> tuple[str, int]:
     """Return the work directory and the step that `branch_from` names; raise a UserError if it names none."""
-    run, _, step = text.rpartition(":")
-    if not run or not re.fullmatch(r"[0-9]{1,9}", step):
+    if (found := run_and_step(text)) is None:
         raise UserError(
             f"branch_from={text} must be RUN:STEP, the work directory of a run and one of its steps, such as "
             "runs/trunk:60000"
         )
-    return run, int(step)
+    return found
+
+
+def run_and_step(text: str) -> tuple[str, int] | None:
+    """Return the two parts of RUN:STEP, a work directory and one of its steps; None if `text` is something else."""
+    run, _, step = text.rpartition(":")
+    return (run, int(step)) if run and re.fullmatch(r"[0-9]{1,9}", step) else None
 
 
 def _check_data(config: Config) -> None:

@@ -452,6 +452,10 @@ class GenerateConfig(UnmaskingConfig):
         at_least(1, batch_size=self.batch_size)
 
 
+ScoreUnit = Literal["token", "word"]
+"""What is masked at a time; see `ScoreConfig.unit`."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreConfig:
     """Options of `bert-jax score`."""
@@ -465,7 +469,7 @@ class ScoreConfig:
     group_by: str = option("", of=("pairs",))
     """Column with the group of a pair, which has a row of its own in the table. By default UID, bias_type, phenomenon
     or linguistics_term, or else the name of the file."""
-    unit: Literal["token", "word"] = "token"
+    unit: ScoreUnit = "token"
     """What is masked with a token. token: nothing else. word: also the tokens to its right in the same word, which does
     not favour words of several pieces."""
     reduction: Literal["sum", "mean", "tokens"] = "sum"

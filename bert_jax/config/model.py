@@ -225,7 +225,9 @@ class Scaling:
 
 DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased
 
-RETRAINED = ("direction", "rope_theta", "rope_local_theta", "local_window", "global_every", "global_tokens")
+RetrainedOption = Literal[
+    "direction", "rope_theta", "rope_local_theta", "local_window", "global_every", "global_tokens"
+]
 """Options that need no other parameters, but that others fit: training adapts these to another value."""
 
 OUTSIDE_THE_FUNCTION = (
@@ -704,6 +706,12 @@ class _UniformLayers:
     """All layers are of one form."""
     query_key_norm: ClassVar[bool] = False
     """No norms of queries and keys."""
+    value_embeddings: ClassVar[Literal["none"]] = "none"
+    """No layer adds vectors of words to its values."""
+    valued_layers: ClassVar[range] = range(0)
+    """No layer does."""
+    value_size: ClassVar[int] = 0
+    """There are no such vectors."""
     embedding_norm: ClassVar[bool] = True
     """The embeddings of a model with layers are normalized, except in XLNet."""
     word_head: ClassVar[Literal["tied"]] = "tied"

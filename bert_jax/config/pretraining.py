@@ -13,7 +13,7 @@ import math
 import re
 from typing import Any, Literal
 
-from bert_jax.config.model import EncoderConfig, ModelConfig
+from bert_jax.config.model import EncoderConfig, ModelConfig, RetrainedOption
 from bert_jax.config.objective import MaskedWords, ObjectiveConfig
 from bert_jax.config.options import from_record, kinds, option, options_recorded, to_dict, with_options
 from bert_jax.errors import UserError
@@ -632,9 +632,7 @@ class Config:
     student like DistilBERT lacks (token types and a pooler) is left out. By default all layers of init_from are copied,
     and both models must have the same depth; nothing is copied from a teacher, and the student starts from random
     parameters. --init_from_layers= cancels a value set in the configuration."""
-    init_from_changes: tuple[
-        Literal["direction", "rope_theta", "rope_local_theta", "local_window", "global_every", "global_tokens"], ...
-    ] = option((), of=("init_from",), before=())
+    init_from_changes: tuple[RetrainedOption, ...] = option((), of=("init_from",), before=())
     """Options of model that may differ from those of init_from, although its parameters then compute another function,
     which training has to adapt; separated by commas, such as direction for a model that read from left to right so far.
     By default none may."""

@@ -46,7 +46,7 @@ from bert_jax.models.pooling import text_positions, text_states
 from bert_jax.models.protocol import Encoded, EncoderOutput, Params, ReadStates, arrays, encoder_inputs, structure
 from bert_jax.models.stack import Layer, Stack, run_stack, stacked_blocks, without_last
 from bert_jax.models.xlnet import Permutation, Relations, WordEmbeddings
-from bert_jax.parameters import Axis, ParameterTable, begun, with_axis
+from bert_jax.parameters import Axis, ParameterTable, with_axis, with_initial_factors
 
 WordPart = Literal["mlm", "span_boundary"]
 """Parts that predict the words at masked positions: from the states there, or from those next to the span."""
@@ -323,7 +323,7 @@ class BertForPreTraining:
 
     def init(self, key: jax.Array) -> Params:
         """See `Model.init`."""
-        return begun(self.parameters, arrays(self._fresh(key)))
+        return with_initial_factors(self.parameters, arrays(self._fresh(key)))
 
     def apply(
         self, params: Params, batch: dict[str, jax.Array], dropout_key: jax.Array | None = None

@@ -172,7 +172,7 @@ WIDE = ("hidden", "intermediate", "embedding", "heads")
 """Axes that are wider in a wider model; in the following arrays they have the name feature, or are read crosswise."""
 WIDE_BY_PATH = {"head/dense/kernel": (True, True), "span_boundary/dense/kernel": (True, True)}
 WIDE_BY_PATH |= {"head/kernel": (True, False), "mlm/table": (True, False)}
-LAST_NORMS = ("mlm/norm/", "span_boundary/words/norm/")
+WORD_NORMS = ("mlm/norm/", "span_boundary/words/norm/")
 """Norms whose output is multiplied with the word table."""
 QUERIES = ("encoder/attention/query", "encoder/attention/position_query")
 BRANCH_ENDS = ("encoder/attention/output/", "encoder/feed_forward/output/")
@@ -201,7 +201,7 @@ def _scaled_entry(config: ModelConfig, scaling: Scaling, entry: Parameter) -> Pa
     wide = _wide_sides(entry)
     if wide == (True, True):
         initial, rate, width = times**-0.5, 1 / times, times
-    elif wide == (True, False) or entry.path.startswith(LAST_NORMS):
+    elif wide == (True, False) or entry.path.startswith(WORD_NORMS):
         initial, rate = 1 / times, 1 / times
     if entry.path.startswith(QUERIES):
         initial, rate = initial * scaling.scores(config), rate * scaling.scores(config)
@@ -241,7 +241,7 @@ def _embeddings(config: EncoderConfig, hidden: Axis):
     if config.embedding_size is not None:
         for entry in linear("embeddings/projection", (width,), (hidden,)):
             yield dataclasses.replace(entry, embedding=True)
-    if isinstance(config, ModelConfig) and config.valued_layers:
+    if config.valued_layers:
         values, layers = Axis("hidden", config.value_size), Axis("mixed_layer", len(config.valued_layers))
         yield Parameter("embeddings/value/table", (tables[0][1], values), embedding=True)
         yield Parameter("embeddings/value/scale", (layers,), decays=False, embedding=True)
@@ -343,7 +343,7 @@ class AttentionLayers:
         if config.query_key_norm:
             everything += (hidden + shared // 2) * 3 * FLOAT32
             variances += (config.num_heads + config.key_heads) * FLOAT32
-        if isinstance(config, ModelConfig) and config.valued_layers:
+        if config.valued_layers:
             everything += value_bytes * config.value_size
         linear = {
             "sel": value_bytes * (5 * hidden + shared + inner) + variances,

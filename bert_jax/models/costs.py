@@ -11,7 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 
-from bert_jax.config import ComputeConfig, EncoderConfig, ModelConfig, ObjectiveConfig
+from bert_jax.config import ComputeConfig, EncoderConfig, ObjectiveConfig
 from bert_jax.config.objective import ReplacedTokens, generator_model
 from bert_jax.models.bert_parameters import (
     DISCRIMINATOR_PARTS,
@@ -308,7 +308,7 @@ def _convolved(config: EncoderConfig, remat: str, value_bytes: int) -> int:
 
 def _word_values(config: EncoderConfig, value_bytes: int) -> int:
     """Return what a token keeps of the vector of its word that layers add to their values."""
-    return value_bytes * config.value_size if isinstance(config, ModelConfig) and config.valued_layers else 0
+    return value_bytes * config.value_size if config.valued_layers else 0
 
 
 def _keys(config: EncoderConfig, length: int, local: int | None) -> tuple[int, ...]:

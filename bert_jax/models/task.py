@@ -37,7 +37,7 @@ from bert_jax.models.layers import PackedTexts, truncated_normal
 from bert_jax.models.lstm import BiLstmHead
 from bert_jax.models.pooling import pool, read_mask, text_positions, token_vectors, unit_vectors
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
-from bert_jax.parameters import ParameterTable, begun
+from bert_jax.parameters import ParameterTable, with_initial_factors
 
 Labels = TypeVar("Labels", jax.Array, np.ndarray)
 
@@ -277,10 +277,10 @@ class BertForTask:
         if self._token_size is not None:
             shape = (self.config.hidden_size, self._token_size)
             kernel = truncated_normal(head_key, shape, self.config.initializer_range)
-            params |= begun(self.parameters, {TOKEN_VECTORS: {"kernel": kernel}})
+            params |= with_initial_factors(self.parameters, {TOKEN_VECTORS: {"kernel": kernel}})
         if self.head.kind == "vectors":
             return params
-        params |= begun(self.parameters, {"head": arrays(self._fresh_head(head_key))})
+        params |= with_initial_factors(self.parameters, {"head": arrays(self._fresh_head(head_key))})
         return params | {"crf": arrays(self._fresh_crf())} if self.head.crf else params
 
     def encode(

@@ -9,7 +9,6 @@ so that only the result is in memory as a whole.
 import dataclasses
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.steps import StepDirectories, unusable_step
 from bert_jax.config import EmbeddingConfig
+from bert_jax.config.checks import run_and_step
 from bert_jax.config.commands import AverageConfig, AverageMethod, Mean, MovingAverage, Slerp, Ties
 from bert_jax.config.options import to_dict
 from bert_jax.devices.placement import StoredArray, empty
@@ -25,7 +25,7 @@ from bert_jax.errors import UserError, first_lines
 from bert_jax.formats.conversion import check_destination, new_directory, write_bert_jax
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, check_fit
-from bert_jax.pretrained.initialization import function_options
+from bert_jax.pretrained.initialization import function_differences
 
 Index = tuple[slice, ...]
 BLOCK = 1 << 24
@@ -97,12 +97,13 @@ def open_sources(models: Sequence[str | os.PathLike[str]], last: int = 0) -> lis
 
 def _named(model: str) -> StoredModel:
     """Return what `open_stored` does, also for RUN:STEP."""
-    if (found := re.fullmatch(r"(.+):([0-9]{1,9})", model)) is None:
+    if (named := run_and_step(model)) is None:
         return open_stored(model)
-    steps = StepDirectories(os.path.join(os.path.expanduser(found[1]), "checkpoints"))
-    if int(found[2]) not in steps.committed():
-        raise unusable_step(found[1], int(found[2]), steps, "is not there")
-    return open_stored(steps.path(int(found[2])))
+    run, step = named
+    steps = StepDirectories(os.path.join(os.path.expanduser(run), "checkpoints"))
+    if step not in steps.committed():
+        raise unusable_step(run, step, steps, "is not there")
+    return open_stored(steps.path(step))
 
 
 def _checked(stored: StoredModel) -> StoredModel:
@@ -158,12 +159,8 @@ def _origin(stored: StoredModel) -> dict[str, Any]:
 
 def _check_alike(first: StoredModel, other: StoredModel) -> None:
     """Raise a UserError unless values at the same place mean the same in both models."""
-    theirs, ours = function_options(other.model), function_options(first.model)
-    lines = [
-        f"model.{name} is {ours.get(name, 'absent')} and {theirs.get(name, 'absent')}"
-        for name in {**ours, **theirs}
-        if ours.get(name, "absent") != theirs.get(name, "absent")
-    ]
+    differing = function_differences(first.model, other.model)
+    lines = [f"model.{name} is {one} and {two}" for name, (one, two) in differing.items()]
     fingerprints = [each.tokenizer and each.tokenizer.fingerprint for each in (first, other)]
     if fingerprints[0] != fingerprints[1]:
         lines.append("their vocabularies differ")

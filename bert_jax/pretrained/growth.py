@@ -17,7 +17,7 @@ from bert_jax.config import Alibi, EncoderConfig, ModelConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.bert_parameters import MODEL_PARTS, bert_parameters
+from bert_jax.models.bert_parameters import BRANCH_ENDS, MODEL_PARTS, WIDE, WORD_NORMS, bert_parameters
 from bert_jax.parameters import Parameter
 
 Depth = Literal["same", "stack", "spread", "identity"]
@@ -26,14 +26,6 @@ VALUE_FACTORS = "embeddings/value/scale"
 """Factors of the vectors of words that layers add to their values, one for each of these layers."""
 Grids = list[np.ndarray]
 """The places of a part of an array along each axis, as open grids that broadcast to its shape."""
-
-WIDE = ("hidden", "embedding", "intermediate", "heads")
-"""Axes that grow with the width."""
-BRANCH_ENDS = tuple(f"encoder/{name}/output/" for name in ("attention", "feed_forward"))
-"""Maps at the ends of residual branches."""
-WORD_NORMS = ("mlm/norm/", "span_boundary/words/norm/")
-"""Norms before the product with the word table, which has one row for reading a word and for predicting it. So shares
-of copies are multiplied here, not there."""
 
 
 def grown(stored: StoredModel, model: EncoderConfig, depth: Depth, width: Width) -> StoredModel:
@@ -220,6 +212,7 @@ def _wider(parameter: Parameter, array: StoredArray, shape: tuple[int, ...], how
 def _input(parameter: Parameter) -> int | None:
     """Return the axis whose entries are what the array is multiplied with; None: it is not multiplied with any."""
     wide = [place for place, axis in enumerate(parameter.axes) if axis.name in WIDE]
+    # The word table has one row for reading a word and for predicting it, so its norms have the shares of copies.
     is_read = (
         parameter.path.endswith("/kernel") or parameter.path.startswith(WORD_NORMS) or parameter.path == "mlm/table"
     )

@@ -8,7 +8,7 @@ al. 2019, section 2).
 import dataclasses
 import re
 from collections.abc import Collection
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from bert_jax.checkpoints.record import stored_fingerprint
 from bert_jax.config import AttentionConfig, EncoderConfig, ModelConfig, ObjectiveConfig, ReplacedTokens
-from bert_jax.config.model import OUTSIDE_THE_FUNCTION, RETRAINED
+from bert_jax.config.model import OUTSIDE_THE_FUNCTION, RetrainedOption
 from bert_jax.config.options import flattened, to_dict
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError
@@ -43,7 +43,7 @@ def with_layers(stored: StoredModel, layers: tuple[int, ...], student: EncoderCo
             f"{model.sharing}, model.first_attention_norm={model.first_attention_norm}, model.convolution_width="
             f"{width}; take none, with --init_from_layers="
         )
-    if isinstance(model, ModelConfig) and model.valued_layers:
+    if model.valued_layers:
         raise UserError(
             f"{option} needs layers that can be anywhere, but those of {stored.path} add vectors of words to their "
             f"values (model.value_embeddings={model.value_embeddings}); take none, with --init_from_layers="
@@ -255,22 +255,16 @@ def check_architecture(
       changes: options that may differ (init_from_changes).
     """
     longer = config.max_position_embeddings > stored.model.max_position_embeddings
-    ours, theirs = function_options(config), function_options(stored.model)
-    differing = [
-        option
-        for option in {**theirs, **ours}
-        if ours.get(option, _ABSENT) != theirs.get(option, _ABSENT)
-        and not (longer and option in REACH)
-        and option not in changes
-    ]
+    differing = {
+        name: values
+        for name, values in function_differences(config, stored.model).items()
+        if not (longer and name in REACH) and name not in changes
+    }
     if differing:
-        shown = "; ".join(
-            f"model.{option} is {ours.get(option, _ABSENT)} here and {theirs.get(option, _ABSENT)} there"
-            for option in differing
-        )
-        options = " ".join(f"--model.{option}={theirs[option]}" for option in differing if option in theirs)
+        shown = "; ".join(f"model.{name} is {here} here and {there} there" for name, (here, there) in differing.items())
+        options = " ".join(f"--model.{name}={there}" for name, (_, there) in differing.items() if there != _ABSENT)
         random = "" if option == "init_from" else "; or, to start from random parameters, --init_from_layers="
-        if not random and set(differing) <= set(RETRAINED):
+        if not random and set(differing) <= set(get_args(RetrainedOption)):
             random = f"; or, to train it on as another function, --init_from_changes={','.join((*changes, *differing))}"
         elif not random and GROWING.issuperset(differing):
             random = "; or, to grow it, --init_from_depth or --init_from_width (docs/continue.md)"
@@ -287,7 +281,15 @@ GROWING = frozenset(
 _ABSENT = "absent"  # an option that a model of this kind does not have
 
 
-def function_options(config: EncoderConfig) -> dict[str, Any]:
+def function_differences(first: EncoderConfig, second: EncoderConfig) -> dict[str, tuple[Any, Any]]:
+    """Return both values of every option in which two models differ, so that the same parameters compute another
+    function; "absent" is the value of one that a model does not have."""
+    values = _function_options(first), _function_options(second)
+    pairs = {name: tuple(each.get(name, _ABSENT) for each in values) for name in {**values[1], **values[0]}}
+    return {name: (one, two) for name, (one, two) in pairs.items() if one != two}
+
+
+def _function_options(config: EncoderConfig) -> dict[str, Any]:
     """Return the values of the options that determine what given parameters compute, by their names below model."""
     values = to_dict(config)
     if isinstance(config, AttentionConfig):

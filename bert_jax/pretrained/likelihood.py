@@ -20,11 +20,12 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, get_args
 
 import numpy as np
 from etils import epath
 
+from bert_jax.config.commands import ScoreUnit
 from bert_jax.data.sequences import as_features, text_places
 from bert_jax.errors import UserError
 from bert_jax.pretrained.answers import check_fills_masks
@@ -33,8 +34,6 @@ from bert_jax.progress import track
 from bert_jax.tasks.readers import column, table_rows, text_of
 from bert_jax.tokenization.tokenizer import tokenize
 
-Unit = Literal["token", "word"]
-"""What is masked at a time: one token, or also those to its right in the same word."""
 Row = tuple[np.ndarray, np.ndarray]
 """Ids and token types of a text with its special tokens, int32 [L] each."""
 TOGETHER = 1 << 18
@@ -62,7 +61,7 @@ class Likelihood:
 
 
 def likelihoods(
-    model: Any, texts: Any, unit: Unit = "token", batch_size: int = 32, progress: bool | None = None
+    model: Any, texts: Any, unit: ScoreUnit = "token", batch_size: int = 32, progress: bool | None = None
 ) -> list[Likelihood]:
     """Return what a PretrainedModel thinks of each of several texts or pairs.
 
@@ -84,10 +83,10 @@ def likelihoods(
     ]
 
 
-def check_scores(model: Any, unit: Unit) -> None:
+def check_scores(model: Any, unit: ScoreUnit) -> None:
     """Raise a UserError if a model gives texts no likelihood, or the unit has no effect."""
     check_fills_masks(model)
-    if unit not in ("token", "word"):
+    if unit not in get_args(ScoreUnit):
         raise UserError(f"unit={unit!r:.40} must be token or word")
     if unit == "word" and _before(model):
         raise UserError(
@@ -100,7 +99,7 @@ def log_probabilities(
     model: Any,
     rows: Sequence[Row],
     places: Sequence[np.ndarray],
-    unit: Unit = "token",
+    unit: ScoreUnit = "token",
     batch_size: int = 32,
     progress: bool | None = None,
 ) -> list[np.ndarray]:
@@ -159,7 +158,7 @@ def _whole(row: Row, places: np.ndarray) -> list[_Copy]:
 class _Copies:
     """Makes the copies of a text in each of which one token is asked for, and masked."""
 
-    def __init__(self, tokenizer: Any, unit: Unit):
+    def __init__(self, tokenizer: Any, unit: ScoreUnit):
         self._tokenizer = tokenizer
         self._continues = tokenizer.continues_word() if unit == "word" else None
 
@@ -280,7 +279,7 @@ def scores_of_pairs(
     model: Any,
     form: str,
     pairs: Sequence[Pair],
-    unit: Unit = "token",
+    unit: ScoreUnit = "token",
     mean: bool = False,
     batch_size: int = 32,
     progress: bool | None = None,

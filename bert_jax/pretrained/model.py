@@ -27,8 +27,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bert_jax.checkpoints.record import fingerprint, leaf_paths
-from bert_jax.config import AttentionConfig, ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig, ModelConfig
-from bert_jax.config.commands import UnmaskingConfig, UnmaskingOrder
+from bert_jax.config import AttentionConfig, ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig
+from bert_jax.config.commands import ScoreUnit, UnmaskingConfig, UnmaskingOrder
 from bert_jax.config.heads import Combination, FormName, Pooling, SingleVector, TokenVectors
 from bert_jax.config.options import to_dict
 from bert_jax.data.sequences import Batch, Features
@@ -66,7 +66,7 @@ from bert_jax.pretrained.encodings import (
     with_prompt,
 )
 from bert_jax.pretrained.generation import OnStep, generate
-from bert_jax.pretrained.likelihood import Likelihood, Unit, likelihoods
+from bert_jax.pretrained.likelihood import Likelihood, likelihoods
 from bert_jax.pretrained.outputs import Compute, NextSentence, VectorsOfTokens, WeightsOfWords, computed, in_batches
 from bert_jax.pretrained.runner import Parameters, Runner, not_finite, softmax
 from bert_jax.tasks.task_data import without_metrics
@@ -120,7 +120,7 @@ class Layer:
 
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
         """Return the layer's output for states [B, L, H]; attention_mask [B, L] is 1 for real tokens. No dropout."""
-        if isinstance(self.config, ModelConfig) and self.index in self.config.valued_layers:
+        if self.index in self.config.valued_layers:
             raise UserError(
                 f"layers[{self.index}] adds vectors of words to its values (model.value_embeddings="
                 f"{self.config.value_embeddings}), and gets states alone; use model.encode, which has the words"
@@ -666,7 +666,7 @@ class PretrainedModel:
         texts: str | tuple[str, str],
         *,
         reduction: Literal["sum", "mean"] = "sum",
-        unit: Unit = "token",
+        unit: ScoreUnit = "token",
         batch_size: int = 32,
         progress: bool | None = None,
     ) -> float: ...
@@ -677,7 +677,7 @@ class PretrainedModel:
         texts: Iterable[str | tuple[str, str]],
         *,
         reduction: Literal["sum", "mean"] = "sum",
-        unit: Unit = "token",
+        unit: ScoreUnit = "token",
         batch_size: int = 32,
         progress: bool | None = None,
     ) -> list[float]: ...
@@ -688,7 +688,7 @@ class PretrainedModel:
         texts: str | tuple[str, str],
         *,
         reduction: Literal["tokens"],
-        unit: Unit = "token",
+        unit: ScoreUnit = "token",
         batch_size: int = 32,
         progress: bool | None = None,
     ) -> Likelihood: ...
@@ -699,7 +699,7 @@ class PretrainedModel:
         texts: Iterable[str | tuple[str, str]],
         *,
         reduction: Literal["tokens"],
-        unit: Unit = "token",
+        unit: ScoreUnit = "token",
         batch_size: int = 32,
         progress: bool | None = None,
     ) -> list[Likelihood]: ...
@@ -709,7 +709,7 @@ class PretrainedModel:
         texts: Texts,
         *,
         reduction: Literal["sum", "mean", "tokens"] = "sum",
-        unit: Unit = "token",
+        unit: ScoreUnit = "token",
         batch_size: int = 32,
         progress: bool | None = None,
     ) -> Any:

@@ -8,6 +8,7 @@ which a rollback may have skipped it.
 
 import bisect
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from bert_jax.branches import Origin, recorded_origin
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import Damaged, Position, Span, check_origin, read_record
 from bert_jax.checkpoints.steps import StepDirectories
@@ -93,7 +95,12 @@ class Course:
     @property
     def origin(self) -> int:
         """The step of another run that this one has branched off from; 0 if it has not."""
-        return _branched(self.run)[0]
+        return self.branched_from.step if self.branched_from else 0
+
+    @functools.cached_property
+    def branched_from(self) -> Origin | None:
+        """That step and the other run; None if it has not branched off."""
+        return recorded_origin(self.run)
 
     def at(self, step: int) -> Stretch:
         """Return the stretch of a step, counted from 1.
@@ -103,10 +110,10 @@ class Course:
         """
         if not 1 <= step <= (end := max(self.last, self.config.total_steps)):
             raise UserError(f"step={step}: {self.path} has the steps {self.origin + 1:,} to {end:,}")
-        if step <= self.origin:
+        if self.branched_from and step <= self.origin:
             raise UserError(
-                f"step={step}: {self.path} has branched off from step {self.origin:,} of {_branched(self.run)[1]}; ask "
-                "that run"
+                f"step={step}: {self.path} has branched off from step {self.origin:,} of {self.branched_from.path}; "
+                "ask that run"
             )
         found = bisect.bisect_left([stretch.end for stretch in self.stretches], step)
         if found == len(self.stretches) or step <= self.stretches[found].begin:
@@ -129,30 +136,22 @@ def read_course(path: str | os.PathLike[str]) -> Course:
         raise UserError(f"{path} holds a model that convert, average or model.save wrote, without the steps of a run")
     saved = tuple(_saved(place, run.get("run_id")))
     stretches, before = [], Saved(0, Position(), config)
-    if (branched := _branched(run))[0]:
-        parent = epath.Path(branched[1]).expanduser()
-        there = _read(StepDirectories(parent / "checkpoints").path(branched[0]), branched[2])
-        before = there or Saved(branched[0], Position(phase=-1), config)  # of which no sum is right
+    if (origin := recorded_origin(run)) is not None:
+        parent = epath.Path(origin.path).expanduser()
+        there = _read(StepDirectories(parent / "checkpoints").path(origin.step), origin.run_id)
+        before = there or Saved(origin.step, Position(phase=-1), config)  # of which no sum is right
     for each in saved:
         stretches += _between(before, each, _starts(place, before.step, each.step))
         before = each
-    if before.position.phase < 0:
+    if origin is not None and before.position.phase < 0:
         raise UserError(
-            f"{path} has branched off from step {before.step:,} of {_branched(run)[1]}, whose checkpoint is gone, and "
+            f"{path} has branched off from step {before.step:,} of {origin.path}, whose checkpoint is gone, and "
             "has none of its own yet, which would say what it reads"
         )
     position = dataclasses.replace(before.position, skipped=_skipped(place, before.position.skipped))
     stretches += _steps(config, before.step, position, config.total_steps)
     rows = [row["step"] for row in read_rows(place / "metrics.jsonl") if row["kind"] == "train"]
     return Course(place, run, config, saved, tuple(stretches), max([0, before.step, *rows]))
-
-
-def _branched(run: dict[str, Any]) -> tuple[int, str, str | None]:
-    """Return the step of another run that a run has branched off from, and the directory and the id of that run."""
-    origin = run.get("branched_from")
-    if not isinstance(origin, dict) or type(origin.get("step")) is not int:
-        return 0, "", None
-    return origin["step"], str(origin.get("path")), origin.get("run_id")
 
 
 def _saved(place: epath.Path, run_id: str | None) -> Iterator[Saved]:

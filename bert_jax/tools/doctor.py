@@ -14,7 +14,16 @@ from etils import epath
 from rich.console import Console
 from rich.text import Text
 
-from bert_jax.config import Config, DataConfig, ModelConfig, Phase, PhaseConfig, config_of_phase, resolve_phases
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    Phase,
+    PhaseConfig,
+    config_of_phase,
+    phase_of_step,
+    resolve_phases,
+)
 from bert_jax.config.checks import check, training_paths
 from bert_jax.config.pretraining import DoctorConfig
 from bert_jax.data.mixtures import epoch_report
@@ -63,7 +72,7 @@ def run_checks(run: RunHistory, config: Config, unigram: float | None) -> list[C
     train, held_out = run.of_kind("train"), run.of_kind("evaluation")
     if not train:
         return []
-    phase = _phase(config, train[-1]["step"])
+    phase = resolve_phases(config)[phase_of_step(config, train[-1]["step"])]
     rows, words = [row for row in train if row["step"] > phase.begin], run.word_loss
     measured = [row for row in held_out if row["step"] > phase.begin]  # each phase is measured on its own examples
     of_words = []
@@ -80,11 +89,6 @@ def run_checks(run: RunHistory, config: Config, unigram: float | None) -> list[C
         _throughput(rows),
     ]
     return [check for check in found if check is not None]
-
-
-def _phase(config: Config, step: int) -> Phase:
-    phases = resolve_phases(config)
-    return next((phase for phase in phases if step <= phase.end), phases[-1])
 
 
 def _values(rows: list[dict[str, Any]], name: str) -> np.ndarray:

@@ -32,7 +32,7 @@ from bert_jax.devices.hosts import versions
 from bert_jax.devices.sharding import narrowed
 from bert_jax.errors import UserError
 from bert_jax.pretrained.teacher import teacher_is_there
-from bert_jax.pretraining import MakeObjective, Problem, begun, default_objective, described, first_state
+from bert_jax.pretraining import MakeObjective, Problem, default_objective, described, first_state, state_at_begin
 from bert_jax.progress import progress_bar
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.tools.course import Course, Stretch, at_places, read_course
@@ -269,7 +269,7 @@ class _Steps:
                 contextlib.closing(self._batches(problem, stretch, step, last)) as stream,
             ):
                 if step == stage.begin:
-                    state = begun(learner, stage, state)
+                    state = state_at_begin(learner, stage, state)
                 for batch in stream:
                     state, values = steps.of(stage)(state, batch)
                     step += 1

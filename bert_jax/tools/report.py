@@ -22,7 +22,7 @@ from bert_jax import __version__
 from bert_jax.config.options import flattened
 from bert_jax.config.pretraining import ReportConfig
 from bert_jax.errors import UserError, need_extra
-from bert_jax.files import write_atomically
+from bert_jax.files import write_output
 from bert_jax.tools.status import LOST, RunHistory, goodput, read_run, status
 from bert_jax.training.events import EVENTS
 from bert_jax.training.metrics import CATEGORIES, duration, read_rows, smoothed
@@ -224,10 +224,7 @@ def run_report(paths: list[str], config: ReportConfig) -> int:
     now = time.time()
     tables = [summary(runs, now), time_spent(runs), held_out(runs), sampled(runs), differing(runs), events(runs)]
     content = page(" · ".join(runs), figures(runs), tables, now).encode()
-    try:
-        write_atomically(config.output, content)
-    except OSError as error:
-        raise UserError(f"cannot write output={config.output}: {error.strerror or error}") from None
+    write_output(config.output, content)
     shown = f"{len(runs)} run" + "s" * (len(runs) > 1)
     print(f"{config.output}: {shown}, {len(content) / 1e6:.1f} MB; open it in any browser")
     return len(content)

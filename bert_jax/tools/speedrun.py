@@ -116,7 +116,7 @@ class Work:
         for file in sorted(epath.Path(self.plan.workdir).glob(f"runs/*/*/*/*/{OUTCOME}")):
             values = read_json(file)
             run = Run(*(need(values, name, kind, file) for name, kind in KINDS.items()))
-            if run.arm not in self.plan.recipes or run.length not in (0.0, *self.plan.course.lengths):
+            if run.arm not in self.plan.recipes or run.length not in (0.0, *self.plan.design.lengths):
                 continue
             outcome = self._outcome(run, values, file)
             if values.get("read_as") == self._read_as:
@@ -157,14 +157,14 @@ class Work:
         outcomes = self.outcomes()
         progress = self._progress(outcomes)
         due = progress.wanted()
-        if self.plan.course.scores:
-            whole = [run for arm in self.plan.recipes for run in progress.whole(arm)] + self.plan.course.untrained
+        if self.plan.design.scores:
+            whole = [run for arm in self.plan.recipes for run in progress.whole(arm)] + self.plan.design.untrained
             due += [run for run in whole if run in outcomes and run not in self._failed and self._unscored(run)]
         return due
 
     def _progress(self, outcomes: dict[Run, Outcome]) -> Progress:
         losses = dict.fromkeys(self._failed, math.inf) | {run: outcome.loss for run, outcome in outcomes.items()}
-        return Progress(self.plan.course, losses)
+        return Progress(self.plan.design, losses)
 
     def _scores(self, run: Run) -> dict[str, dict[str, float]]:
         found = {name: task_metrics(self.plan.task(run, name)) for name in self.plan.tasks}
@@ -194,7 +194,7 @@ class Work:
             if run not in self.outcomes():
                 if exit_code := self._pretrain(run):
                     return exit_code
-            elif self.plan.course.scores:
+            elif self.plan.design.scores:
                 for name in self._unscored(run):
                     if exit_code := finetune(self.plan.task(run, name), devices=self.devices).exit_code:
                         return exit_code
@@ -259,6 +259,6 @@ def show_plan(plan: SpeedrunPlan) -> None:
             f"{plan.tokens(run):,}",
         )
     show(table)
-    course = plan.course
-    lengths, rates = (", ".join(f"{each:.3g}" for each in values) for values in (course.lengths, course.rates))
-    say(f"{len(course.seeds)} seeds; lengths: {lengths}; rates: {rates}, around the best of the arm that is changed")
+    design = plan.design
+    lengths, rates = (", ".join(f"{each:.3g}" for each in values) for values in (design.lengths, design.rates))
+    say(f"{len(design.seeds)} seeds; lengths: {lengths}; rates: {rates}, around the best of the arm that is changed")

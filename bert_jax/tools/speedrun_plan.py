@@ -35,17 +35,17 @@ from bert_jax.models.protocol import Model
 from bert_jax.tools.study_plan import (
     Given,
     changed,
+    check_afresh,
     check_not_given,
     described_learner,
     full_name,
     given_names,
     phase_models,
-    run_flops,
+    pretraining_flops,
     tasks_below,
 )
 
 USAGE = "bert-jax speedrun NAME"
-OF_PHASES = {field.name for field in dataclasses.fields(PhaseConfig)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Crossing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Course:
+class Design:
     """What decides which runs are due."""
 
     arms: Mapping[str, str]
@@ -113,15 +113,15 @@ NO_RATE = 1e-6
 
 
 class Progress:
-    """What the losses found so far say about a course.
+    """What the losses found so far say about a design.
 
     Args:
-      course: what decides.
+      design: what decides.
       losses: those found so far.
     """
 
-    def __init__(self, course: Course, losses: Losses):
-        self.course, self.losses = course, losses
+    def __init__(self, design: Design, losses: Losses):
+        self.design, self.losses = design, losses
         # An arm asks about the one that it changes, and this one about the next.
         self.trials = functools.cache(self._trials)
         self.rate = functools.cache(self._rate)
@@ -129,14 +129,14 @@ class Progress:
 
     def wanted(self) -> list[Run]:
         """Return the runs that are due now, of earlier seeds first; none once everything is known."""
-        due = dict.fromkeys(run for arm in self.course.arms for run in self._due(arm))
-        due |= dict.fromkeys(run for run in self.course.untrained if run not in self.losses)
+        due = dict.fromkeys(run for arm in self.design.arms for run in self._due(arm))
+        due |= dict.fromkeys(run for run in self.design.untrained if run not in self.losses)
         return sorted(due, key=lambda run: run.seed)
 
     @functools.cached_property
     def target(self) -> float | None:
         """Mean loss of the reference at length 1; None while one of its seeds is missing, or if one has failed."""
-        runs = self.whole(self.course.reference)
+        runs = self.whole(self.design.reference)
         if not runs or any(not math.isfinite(self.losses.get(run, math.inf)) for run in runs):
             return None
         return sum(self.losses[run] for run in runs) / len(runs)
@@ -144,7 +144,7 @@ class Progress:
     def whole(self, arm: str) -> list[Run]:
         """Return the runs of length 1 at the best rate, one per seed; [] while that rate is not known."""
         rate = self.rate(arm)
-        return [] if rate is None else [Run(arm, rate, 1.0, seed) for seed in self.course.seeds]
+        return [] if rate is None else [Run(arm, rate, 1.0, seed) for seed in self.design.seeds]
 
     def crossing(self, arm: str, seed: int) -> Crossing | None:
         """Return where a seed of an arm crosses the target; None while that is not known."""
@@ -153,15 +153,15 @@ class Progress:
 
     def _trials(self, arm: str) -> tuple[Run, ...]:
         """Return the runs of the first seed among which the rate is chosen; () while their place is not known."""
-        course, on = self.course, self.course.arms[arm]
+        design, on = self.design, self.design.arms[arm]
         length, centre = 1.0, 1.0
         if on:
-            crossing = self.crossing(on, course.seeds[0])
+            crossing = self.crossing(on, design.seeds[0])
             if crossing is None:
                 return ()
             length = crossing.after.length if crossing.after else 1.0
-            centre = 1.0 if arm in course.own_rates else self.rate(on) or 1.0
-        return tuple(Run(arm, factor * centre, length, course.seeds[0]) for factor in course.rates)
+            centre = 1.0 if arm in design.own_rates else self.rate(on) or 1.0
+        return tuple(Run(arm, factor * centre, length, design.seeds[0]) for factor in design.rates)
 
     def _rate(self, arm: str) -> float | None:
         """Return the factor with the lowest loss among the `trials`; None while one is missing, or if all failed."""
@@ -175,18 +175,18 @@ class Progress:
         if self.rate(arm) is None:
             return [run for run in self.trials(arm) if run not in self.losses]
         due: list[Run] = []
-        if self.course.scores or (arm == self.course.reference and self.target is None):
+        if self.design.scores or (arm == self.design.reference and self.target is None):
             due += [run for run in self.whole(arm) if run not in self.losses]
-        return due + [step for seed in self.course.seeds if isinstance(step := self._way(arm, seed), Run)]
+        return due + [step for seed in self.design.seeds if isinstance(step := self._way(arm, seed), Run)]
 
     def _walk(self, arm: str, seed: int) -> Crossing | Run | None:
         """Return the crossing of a seed, or the next run of the way to it; None while the way has no beginning."""
-        rate, target, lengths = self.rate(arm), self.target, self.course.lengths
+        rate, target, lengths = self.rate(arm), self.target, self.design.lengths
         if rate is None or target is None:
             return None
         start = self.trials(arm)[0].length
-        if seed != self.course.seeds[0]:  # where the first seed has come to
-            first = self.crossing(arm, self.course.seeds[0])
+        if seed != self.design.seeds[0]:  # where the first seed has come to
+            first = self.crossing(arm, self.design.seeds[0])
             if first is None:
                 return None
             start = lengths[-1] if first.after is None else first.after.length
@@ -262,7 +262,7 @@ class SpeedrunPlan:
     shares: Mapping[str, Share]
     """Numbers of steps that all arms share, by their full names."""
     recipes: Mapping[str, Recipe]
-    course: Course
+    design: Design
     tasks: Mapping[str, FinetuneConfig]
     _models: dict[str, tuple[Model, ...]] = dataclasses.field(default_factory=dict)
     _steps: dict[tuple[str, float], int] = dataclasses.field(default_factory=dict)
@@ -298,7 +298,7 @@ class SpeedrunPlan:
 
     def flops(self, run: Run) -> float:
         """Return the operations of a run; `describe` has been called."""
-        return run_flops(self.config(run), self._models[run.arm])
+        return pretraining_flops(self.config(run), self._models[run.arm])
 
     def common(self, config: Config) -> Config:
         """Return the options by which the held-out texts of every arm are cut and masked."""
@@ -323,12 +323,13 @@ class SpeedrunPlan:
         phases, options = recipe.phases or ({},), {}
         starts = [number for number, phase in enumerate(phases) if not number or phase.get("schedule") == "restart"]
         for option, value in {**self.shares, **recipe.options}.items():
-            short = option.removeprefix("phases.0.")
-            if short in OF_PHASES:
+            full = full_name(option)
+            if full.startswith("phases.0."):
+                short = full.removeprefix("phases.0.")
                 having = starts if short == "warmup_steps" else range(len(phases))
                 options |= {f"phases.{number}.{short}": value for number in having}
             else:
-                options[option] = value
+                options[full] = value
         for number, phase in enumerate(phases):
             options |= {f"phases.{number}.{option}": value for option, value in phase.items()}
         options = {key: value.steps(steps) if isinstance(value, Share) else value for key, value in options.items()}
@@ -359,7 +360,7 @@ class SpeedrunPlan:
     def _steps_of(self, name: str, length: float) -> int:
         """Return the steps of an arm in a run of this length."""
         if (name, length) not in self._steps:
-            flops = length * self._flops_of(self.course.reference, self.base.total_steps)
+            flops = length * self._flops_of(self.design.reference, self.base.total_steps)
             steps = self.base.total_steps
             for _ in range(3):  # they grow nearly in proportion; only the rounding of shares is left to correct
                 steps = max(1, round(steps * flops / self._flops_of(name, steps)))
@@ -367,7 +368,7 @@ class SpeedrunPlan:
         return self._steps[name, length]
 
     def _flops_of(self, name: str, steps: int) -> float:
-        return run_flops(self.recipe_config(name, steps), self._models[name])
+        return pretraining_flops(self.recipe_config(name, steps), self._models[name])
 
 
 def _check_common(config: Config, base: Config, length: int) -> None:
@@ -413,12 +414,7 @@ def speedrun_plan(speedrun: Speedrun, options: SpeedrunConfig, given: Given) -> 
     if len(config.phases) != 1:
         raise UserError(f"base={speedrun.base} has {len(config.phases)} phases; the reference must have one")
     plain = {name: value for name, value in speedrun.options.items() if not isinstance(value, Share)}
-    base = parse(changed(config, plain), list(given.pretraining), USAGE, whole=False)
-    if base.workdir or base.init_from:
-        name = "workdir" if base.workdir else "init_from"
-        raise UserError(
-            f"{name}={getattr(base, name)}: every run of a speedrun starts afresh in a directory of its own"
-        )
+    base = check_afresh(parse(changed(config, plain), list(given.pretraining), USAGE, whole=False))
     fixed = set(map(full_name, given_names(given.pretraining)))
     shares = {full_name(name): value for name, value in speedrun.options.items() if isinstance(value, Share)}
     tasks = {
@@ -427,7 +423,7 @@ def speedrun_plan(speedrun: Speedrun, options: SpeedrunConfig, given: Given) -> 
     }
     for task in tasks.values():
         check_finetune(dataclasses.replace(task, init_from="the pre-training", workdir="its own"))
-    course = Course(
+    design = Design(
         arms={name: recipe.arm.on for name, recipe in found.items()},
         own_rates=frozenset(name for name, recipe in found.items() if recipe.sets_rate),
         rates=speedrun.rates,
@@ -436,7 +432,7 @@ def speedrun_plan(speedrun: Speedrun, options: SpeedrunConfig, given: Given) -> 
         scores=options.scores,
     )
     kept = {name: value for name, value in shares.items() if name not in fixed}
-    plan = SpeedrunPlan(speedrun, options.workdir, base, kept, found, course, tasks)
+    plan = SpeedrunPlan(speedrun, options.workdir, base, kept, found, design, tasks)
     for name in found:
         plan.recipe_config(name, base.total_steps)
     return plan

@@ -124,14 +124,9 @@ def welch(values: Sequence[float], others: Sequence[float]) -> float | None:
     """Return the probability of means as far apart if both had the same; None where nothing varies."""
     from scipy import stats
 
-    parts = [statistics.variance(each) / len(each) for each in (values, others)]
-    if not sum(parts):
+    if not statistics.pvariance(values) and not statistics.pvariance(others):
         return None
-    freedom = sum(parts) ** 2 / sum(
-        part**2 / (len(each) - 1) for part, each in zip(parts, (values, others), strict=True)
-    )
-    t = (statistics.fmean(values) - statistics.fmean(others)) / math.sqrt(sum(parts))
-    return float(2 * stats.t.sf(abs(t), freedom))
+    return float(stats.ttest_ind(values, others, equal_var=False).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def reached(crossing: Crossing, outcomes: Outcomes, target: float) -> Reached | None:
@@ -158,20 +153,20 @@ def standings(plan: SpeedrunPlan, progress: Progress, outcomes: Outcomes) -> dic
         factor = progress.rate(name)
         if factor is None:
             continue
-        crossings = [progress.crossing(name, seed) for seed in plan.course.seeds]
+        crossings = [progress.crossing(name, seed) for seed in plan.design.seeds]
         known = [each for each in crossings if each is not None]
         figures = [each for each in (reached(each, outcomes, progress.target or 0.0) for each in known) if each]
         unreached = len(known) - len(figures)
         values = [each.flops for each in figures]
         tried = [run.rate for run in progress.trials(name)]
-        others, on = {key: [each.flops for each in found[key].reached] for key in found}, plan.course.arms[name]
+        others, on = {key: [each.flops for each in found[key].reached] for key in found}, plan.design.arms[name]
         compares = bool(values) and not unreached
 
         def to(other: str, values: list[float] = values, others: Mapping[str, list[float]] = others) -> Ratio | None:
             there = others.get(other)
             return ratio(values, there) if there and not found[other].unreached else None
 
-        run = Run(name, factor, 1.0, plan.course.seeds[0])
+        run = Run(name, factor, 1.0, plan.design.seeds[0])
         found[name] = Standing(
             arm=name,
             rate=plan.config(run).phases[-1].learning_rate,
@@ -180,8 +175,8 @@ def standings(plan: SpeedrunPlan, progress: Progress, outcomes: Outcomes) -> dic
             too_short=any(each.before is None for each in known),
             unreached=unreached,
             flops=mean(values) if compares else None,
-            to_reference=to(plan.course.reference) if compares and on else None,
-            to_changed=to(on) if compares and on and on != plan.course.reference else None,
+            to_reference=to(plan.design.reference) if compares and on else None,
+            to_changed=to(on) if compares and on and on != plan.design.reference else None,
         )
     return found
 
@@ -220,9 +215,9 @@ def speedrun_table(
         *("arm", "changes", "peak rate", "operations to target", "of the reference's", "of those of what it changes"),
         *("tokens to target", "CPU seconds", *(measure.heading for measure in measures)),
     ]
-    whole = plan.flops(Run(plan.course.reference, 1.0, 1.0, plan.base.seed))
+    whole = plan.flops(Run(plan.design.reference, 1.0, 1.0, plan.base.seed))
     scored = functools.partial(_scored, scores)
-    untrained = functools.partial(scored, plan.course.untrained)
+    untrained = functools.partial(scored, plan.design.untrained)
     lines = [f"# {plan.speedrun.title}", "", _row(headings), _row(["---"] * len(headings))]
     for name, recipe in plan.recipes.items():
         standing, on = found.get(name), recipe.arm.on
@@ -241,10 +236,10 @@ def speedrun_table(
     if any(map(untrained, measures)):
         lines.append(_row(["random weights", *["–"] * 7, *(_score(untrained(each), []) for each in measures)]))
     target = "not known yet" if progress.target is None else f"{progress.target:.3f} nats per masked word"
-    lengths = plan.course.lengths
+    lengths = plan.design.lengths
     lines += [
         "",
-        f"Target: {target}, the mean of {len(plan.course.seeds)} runs of {plan.course.reference} with "
+        f"Target: {target}, the mean of {len(plan.design.seeds)} runs of {plan.design.reference} with "
         f"{whole / 1e12:.3g} TFLOP, on {plan.speedrun.sequences:,} held-out texts of {plan.speedrun.sequence_length} "
         "tokens (15 % single tokens, the same for all). Lengths tried: "
         f"{min(lengths):.3g} to {max(lengths):.3g} times that. Geometric means over seeds with 95 % confidence "
@@ -262,7 +257,7 @@ SCORES = (
 
 
 def _operations(plan: SpeedrunPlan, standing: Standing) -> str:
-    longest = plan.course.lengths[-1]
+    longest = plan.design.lengths[-1]
     if standing.unreached:
         known = len(standing.reached) + standing.unreached
         return f"> {longest:g} × ({len(standing.reached)} of {known} seeds reach it)"

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bert_jax.branches import Origin, recorded_origin
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import Damaged, check_origin, read_record
 from bert_jax.config import Config, phase_of_step, resolve_phases
@@ -31,7 +32,7 @@ from bert_jax.config.finetuning import RESULTS
 from bert_jax.config.options import from_record, options_recorded
 from bert_jax.config.pretraining import StatusConfig, phase_notes
 from bert_jax.errors import UserError, need_cloud_storage
-from bert_jax.files import finite_json, is_remote, read_object, write_atomically
+from bert_jax.files import finite_json, is_remote, read_object, write_output
 from bert_jax.objectives.objective import Term, recorded_terms
 from bert_jax.ownership import live_owner, need_run
 from bert_jax.training.events import EVENTS, EVENTS_FILE, read_events
@@ -125,12 +126,9 @@ class RunHistory:
             return None
 
     @property
-    def parent(self) -> dict[str, Any] | None:
-        """Work directory and step that the run has branched off from; None if it began at step 0."""
-        found = self.run.get("branched_from")
-        if not isinstance(found, dict) or not isinstance(found.get("step"), int):
-            return None
-        return {"path": str(found.get("path")), "step": found["step"]}
+    def origin(self) -> Origin | None:
+        """Step of another run that the run has branched off from; None if it began at step 0."""
+        return recorded_origin(self.run)
 
     @property
     def starts(self) -> list[dict[str, Any]]:
@@ -339,7 +337,7 @@ def _recent(run: RunHistory, step: int) -> list[str]:
 def _overdue(run: RunHistory, saved: Saved | None, step: int) -> list[str]:
     if run.config is None or not run.rows:
         return []
-    begin = 0 if run.parent is None else run.parent["step"]
+    begin = 0 if run.origin is None else run.origin.step
     every, newest = run.config.checkpoint.every_steps, saved.step if saved else begin
     if step - newest <= OVERDUE_INTERVALS * every:
         return []
@@ -379,10 +377,7 @@ def run_status(path: str, config: StatusConfig, console: Console | None = None) 
     facts = status(read_run(path), time.time())
     _print(facts, console or Console(highlight=False))
     if config.output:
-        try:
-            write_atomically(config.output, (json.dumps(facts, indent=2) + "\n").encode())
-        except OSError as error:
-            raise UserError(f"cannot write output={config.output}: {error.strerror or error}") from None
+        write_output(config.output, (json.dumps(facts, indent=2) + "\n").encode())
     return facts
 
 
@@ -402,8 +397,8 @@ def status(run: RunHistory, now: float) -> dict[str, Any]:
         names = ("time", "host", "hosts", "devices", "device_kind")
         facts["starts"] = len(run.starts)
         facts["last_start"] = {name: run.starts[-1][name] for name in names if name in run.starts[-1]}
-    if run.parent is not None:
-        facts["branched_from"] = run.parent
+    if run.origin is not None:
+        facts["branched_from"] = {"path": run.origin.path, "step": run.origin.step}
     if (spent := goodput(run.rows)) is not None and spent.total:
         facts["goodput"] = {"share": spent.share, "restarts": spent.restarts, "seconds": spent.seconds}
     facts["alarms"] = alarms(run, saved, owner, facts.get("step", 0), now)

@@ -174,19 +174,22 @@ def _arm(
 ) -> tuple[Arm, Config, dict[str, FinetuneConfig]]:
     """Return an arm with the options of its pre-training and fine-tunings, without seed and places."""
     try:
-        config = check(changed(base, arm.options))
+        config = check_afresh(check(changed(base, arm.options)))
         named = given_tasks if arm.tasks is None else arm.tasks
         tasks = {name: changed(given_tasks[name], arm.task_options) for name in named}
         for task in tasks.values():
             check_finetune(dataclasses.replace(task, init_from="the pre-training", workdir="its own"))
     except UserError as error:
         raise UserError(f"arm {arm.name}: {error}") from None
-    if name := next((each for each in ("workdir", "init_from", "branch_from") if getattr(config, each)), ""):
-        raise UserError(
-            f"arm {arm.name}: {name}={getattr(config, name)}: every run of a study starts in a work directory of its "
-            "own"
-        )
     return arm, config, tasks
+
+
+def check_afresh(config: Config) -> Config:
+    """Return `config` if it names neither where its run is nor what it begins with; raise a UserError otherwise."""
+    for name in ("workdir", "init_from", "branch_from"):
+        if value := getattr(config, name):
+            raise UserError(f"{name}={value}: every run of a comparison starts afresh in a directory of its own")
+    return config
 
 
 def _run(
@@ -378,7 +381,7 @@ def check_runs(plan: StudyPlan, devices: sharding.Devices = None) -> dict[str, C
 def priced(config: Config, devices: sharding.Devices = None) -> tuple[Config, Cost]:
     """Return the options with the vocabulary size of the store, once they have been compared with it, and the cost."""
     config, learner = described_learner(config, devices)
-    return config, Cost(config.total_steps, run_flops(config, phase_models(learner)))
+    return config, Cost(config.total_steps, pretraining_flops(config, phase_models(learner)))
 
 
 def described_learner(config: Config, devices: sharding.Devices = None) -> tuple[Config, Learner]:
@@ -395,7 +398,7 @@ def phase_models(learner: Learner) -> tuple[Model, ...]:
     return tuple(objective.model for objective in learner.objectives)
 
 
-def run_flops(config: Config, models: Sequence[Model]) -> float:
+def pretraining_flops(config: Config, models: Sequence[Model]) -> float:
     """Return the operations of all steps of a run: those of its phases' models, with padding, and of the optimizer."""
     total = float(config.total_steps * optimizer_flops(config.optimizer, models[0].parameters))
     for stage in resolve_stages(config):

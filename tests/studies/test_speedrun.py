@@ -28,7 +28,7 @@ from bert_jax.pretrained.model import load
 from bert_jax.tools import speedrun as speedrun_loop
 from bert_jax.tools import speedrun_report
 from bert_jax.tools.speedrun import OUTCOME, run_speedrun
-from bert_jax.tools.speedrun_plan import Course, Crossing, Progress, Run, speedrun_plan
+from bert_jax.tools.speedrun_plan import Crossing, Design, Progress, Run, speedrun_plan
 from bert_jax.tools.speedrun_report import Outcome, mean, ratio, reached, welch
 from bert_jax.tools.study import write_picture
 from bert_jax.tools.study_plan import Given, given_words, held_out_metrics
@@ -39,14 +39,14 @@ LENGTHS = tuple(2 ** (power / 2) for power in range(-8, 5))
 STUDENT_2, STUDENT_4 = 4.3026527, 2.7764451  # 97.5 % points of Student's t with 2 and 4 degrees of freedom, from tables
 
 
-def simulated(course: Course, loss) -> tuple[Progress, list[Run]]:
-    """Run a whole course whose losses are a function of the run; return what is known then, and the order."""
+def simulated(design: Design, loss) -> tuple[Progress, list[Run]]:
+    """Run a whole design whose losses are a function of the run; return what is known then, and the order."""
     losses, order = {}, []
-    while due := Progress(course, losses).wanted():
+    while due := Progress(design, losses).wanted():
         assert not set(due) & set(losses) and len(set(due)) == len(due)
         order.append(due[0])
         losses[due[0]] = loss(due[0])
-    return Progress(course, losses), order
+    return Progress(design, losses), order
 
 
 FASTER = {"bert": 1.0, "half": 2.0, "quarter": 4.0, "worse": 0.5, "never": 0.1}
@@ -61,8 +61,8 @@ def closed_form(run: Run) -> float:
 
 
 def test_every_arm_is_run_at_its_best_rate_around_the_target_and_no_further():
-    course = Course(ON, frozenset({"worse"}), (0.5, 1.0, 2.0), LENGTHS, (0, 1, 2))
-    progress, order = simulated(course, closed_form)
+    design = Design(ON, frozenset({"worse"}), (0.5, 1.0, 2.0), LENGTHS, (0, 1, 2))
+    progress, order = simulated(design, closed_form)
     assert progress.target == pytest.approx(5.0)
     # Around the best rate of what they change: 2, 2 · 2, 4 · 1; "worse" has a rate of its own: 1 · 1.
     assert {arm: progress.rate(arm) for arm in ON} == {"bert": 2.0, "half": 4.0, "quarter": 4.0, "worse": 1.0} | {
@@ -85,22 +85,22 @@ def test_every_arm_is_run_at_its_best_rate_around_the_target_and_no_further():
 
 
 def test_a_run_that_failed_counts_as_one_that_does_not_get_there():
-    course = Course({"bert": "", "a": "bert"}, frozenset(), (1.0, 2.0), LENGTHS, (0,))
+    design = Design({"bert": "", "a": "bert"}, frozenset(), (1.0, 2.0), LENGTHS, (0,))
     fails = lambda run: math.inf if run.arm == "a" and (run.rate == 2 or run.length < 0.9) else 5 - math.log(run.length)
-    progress, order = simulated(course, fails)
+    progress, order = simulated(design, fails)
     assert progress.rate("a") == 1.0
     crossing = progress.crossing("a", 0)
     outcomes = {run: Outcome(fails(run), 0.0, run.length, 1, 2.0) for run in order if math.isfinite(fails(run))}
     assert crossing.after.length == 1.0 and reached(crossing, outcomes, progress.target).flops == 1.0
     # Without a rate that works, or a target, there is nothing more to run.
     for broken in ("a", "bert"):
-        progress, order = simulated(course, lambda run: math.inf if run.arm == broken else 5 - math.log(run.length))
+        progress, order = simulated(design, lambda run: math.inf if run.arm == broken else 5 - math.log(run.length))
         assert progress.rate(broken) is None and len([run for run in order if run.arm == broken]) == 2
 
 
 def test_the_shortest_length_may_reach_the_target_and_scores_take_length_one():
-    course = Course({"bert": "", "a": "bert"}, frozenset(), (1.0,), (0.5, 1.0), (0, 1), scores=True)
-    progress, order = simulated(course, lambda run: 5.0 - (run.arm == "a") - math.log(run.length or 1e-9))
+    design = Design({"bert": "", "a": "bert"}, frozenset(), (1.0,), (0.5, 1.0), (0, 1), scores=True)
+    progress, order = simulated(design, lambda run: 5.0 - (run.arm == "a") - math.log(run.length or 1e-9))
     assert progress.crossing("a", 1) == Crossing(None, Run("a", 1.0, 0.5, 1))
     assert {Run("a", 1.0, 1.0, seed) for seed in (0, 1)} <= set(order)
     assert {run for run in order if run.length == 0} == {Run("bert", 1e-6, 0.0, seed) for seed in (0, 1)}
@@ -121,9 +121,12 @@ def test_means_and_ratios_are_geometric_with_intervals_of_student_and_welch():
     x = t**2 / 4  # the t distribution with 4 degrees of freedom in closed form
     assert both.p_value == pytest.approx(1 - 3 / 4 * t / math.sqrt(1 + x) * (1 - x / (3 * (1 + x))))
     assert ratio([2.0], [1.0, 3.0]).interval is None
-    # Unequal variances: SciPy's test is the oracle.
+    # Unequal variances: the degrees of freedom of Welch and Satterthwaite.
     few, many = [0.1, 0.7], [2.0, 2.2, 3.1, 5.0]
-    assert welch(few, many) == pytest.approx(stats.ttest_ind(few, many, equal_var=False).pvalue)
+    of_few, of_many = np.var(few, ddof=1) / 2, np.var(many, ddof=1) / 4
+    freedom = (of_few + of_many) ** 2 / (of_few**2 / 1 + of_many**2 / 3)
+    t = abs(np.mean(few) - np.mean(many)) / math.sqrt(of_few + of_many)
+    assert welch(few, many) == pytest.approx(2 * stats.t.sf(t, freedom))
 
 
 def test_the_products_of_muon_are_those_of_its_program():
@@ -407,7 +410,8 @@ def test_a_speedrun_whose_parts_do_not_fit_is_refused(speedrun, changes, message
         ({"masking.rat": 0.3}, (), "arm a: unknown option masking.rat; perhaps you meant masking.rate"),
         ({"steps": 9}, (), "arm a: steps follows from the length of a run"),
         ({"masking.rate": 0.3}, ("--masking.rate=0.2",), "masking.rate is what the arms of this study differ in"),
-        ({}, ("--workdir=x",), "workdir=x: every run of a speedrun starts afresh"),
+        ({}, ("--workdir=x",), "workdir=x: every run of a comparison starts afresh"),
+        ({}, ("--branch_from=trunk:5",), "branch_from=trunk:5: every run of a comparison starts afresh"),
         ({"data.held_out": 0.2}, (), "arm a: data.held_out=0.2, where the reference has 0.1: all arms read the same"),
         ({"data.path": "nowhere"}, (), "arm a: data.path=nowhere, where the reference has "),
         ({"model.vocab_size": 99}, (), "arm a: model.vocab_size=99, but "),
@@ -416,7 +420,7 @@ def test_a_speedrun_whose_parts_do_not_fit_is_refused(speedrun, changes, message
         ({}, ("--data.path=",), "arm bert: "),
         ({"sequence_length": 16, "model.max_position_embeddings": 16}, (), "less than sequence_length=24 of the"),
     ],
-    ids=["unknown", "steps", "both", "place", "held-out", "texts", "vocabulary", "objective", "store", "length"],
+    ids="unknown steps both place branch held-out texts vocabulary objective store length".split(),
 )  # fmt: skip
 def test_what_an_arm_cannot_be_is_refused_before_anything_runs(speedrun, tmp_path, options, words, message):
     arms = (speedrun.arms[0], SpeedrunArm(name="a", options=options))
@@ -460,7 +464,7 @@ def test_every_shipped_speedrun_can_be_planned(name):
     # Without those between it and the reference, an arm has their changes all the same.
     last = found.arms[-1].name
     alone = speedrun_plan(found, SpeedrunConfig(workdir="w", arms=(last,)), Given())
-    assert alone.course.arms == {found.arms[0].name: "", last: found.arms[0].name}
+    assert alone.design.arms == {found.arms[0].name: "", last: found.arms[0].name}
     assert alone.recipe_config(last, 1_000) == plan.recipe_config(last, 1_000)
     with pytest.raises(UserError, match="arms=none: this speedrun has no such arm; it has "):
         speedrun_plan(found, SpeedrunConfig(workdir="w", arms=("none",)), Given())

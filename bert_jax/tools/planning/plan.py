@@ -11,8 +11,6 @@ import datetime
 import importlib.metadata
 import json
 import math
-import os
-import pathlib
 import shlex
 from collections.abc import Callable, Iterator
 from html import escape as escape_html
@@ -29,8 +27,7 @@ from bert_jax.config.checks import check
 from bert_jax.config.commands import PlanConfig, check_plan
 from bert_jax.config.pretraining import phase_notes
 from bert_jax.devices.hardware import Shortage, peak_flops, shortage_of
-from bert_jax.errors import UserError
-from bert_jax.files import is_remote, write_atomically
+from bert_jax.files import check_output_place, write_output
 from bert_jax.models.costs import computed_flops
 from bert_jax.parameters import FLOAT32
 from bert_jax.tools.planning import compiler, roofline
@@ -578,7 +575,7 @@ def run_plan(options: PlanConfig, words: list[str]) -> int:
     """
     check_plan(options)
     if options.output:
-        _check_place(options.output)
+        check_output_place(options.output)
     topology, config = find_topology(options.topology), check(options.run)
     compiler.check_compiler(topology)
     if expected := expectation(config, topology, options.search):
@@ -601,10 +598,7 @@ def run_plan(options: PlanConfig, words: list[str]) -> int:
             text = json.dumps(_facts(plan, options, command), indent=2) + "\n"
         else:
             text = page(f"Plan for {topology.name}", [*verdict, _circumstances()], tables, command)
-        try:
-            write_atomically(options.output, text.encode())
-        except OSError as error:
-            raise UserError(f"cannot write output={options.output}: {error.strerror or error}") from None
+        write_output(options.output, text.encode())
     return 0 if plan.fits else 1
 
 
@@ -647,15 +641,6 @@ def make_plan(config: Config, topology: Topology, searches: bool = False) -> Pla
             if searches:
                 candidates += search(config, topology, phases[-1], lambda what, start=start: stage(f"{start}, {what}"))
     return Plan(config=config, topology=topology, phases=phases, candidates=candidates)
-
-
-def _check_place(file: str) -> None:
-    """Raise a UserError if there is no directory for a local file, before minutes are spent on what should go there."""
-    directory = pathlib.Path(file).parent
-    if not is_remote(file) and not (directory.is_dir() and os.access(directory, os.W_OK)):
-        raise UserError(
-            f"cannot write output={file}: {directory} is not a writable directory; make it or choose another"
-        )
 
 
 @contextlib.contextmanager
