@@ -271,6 +271,18 @@ def text_start(tokenizer: Tokenizer) -> int:
     return 0 if tokenizer.class_last else 1
 
 
+def check_max_length(max_length: int | None, longest: int | None) -> None:
+    """Raise a UserError unless a text may be cut to `max_length` tokens for a model that takes `longest` of them.
+
+    None stands for all of the text, and for any number.
+    """
+    if max_length is not None and not 5 <= max_length <= (longest or max_length):
+        raise UserError(
+            f"max_length={max_length} must "
+            + (f"be between 5 and the {longest} positions of the model" if longest else "be 5 or more")
+        )
+
+
 def tokenize(
     tokenizer: Tokenizer,
     texts: Texts,
@@ -292,11 +304,7 @@ def tokenize(
     Raises:
       UserError: `texts` has a different type, or a text is too long with truncate=False.
     """
-    if max_length is not None and not 5 <= max_length <= (longest or max_length):
-        raise UserError(
-            f"max_length={max_length} must "
-            + (f"be between 5 and the {longest} positions of the model" if longest else "be 5 or more")
-        )
+    check_max_length(max_length, longest)
     firsts, seconds = _columns(texts)
     first_ids = _encoded(tokenizer, firsts, masks)
     second_ids = iter(_encoded(tokenizer, [text for text in seconds if text is not None], masks))

@@ -155,6 +155,8 @@ def test_what_is_refused_leaves_nothing_and_changes_nothing(place, tmp_path):
     twice.write_text(twice.read_text() + '{"_id": "a", "text": "the bird"}\n')
     with pytest.raises(UserError, match="documents 1 and 3 have the same id 'a'"):
         indices.run_index(str(twice), options(place, output=str(tmp_path / "new" / "index")))
+    with pytest.raises(UserError, match=r"max_length=9999 must be between 5 and the \d+ positions of the model"):
+        indices.run_index(str(place), options(place, output=str(tmp_path / "new" / "index"), max_length=9_999))
     assert not (tmp_path / "new").exists()
     with pytest.raises(UserError, match="already holds an index; give another directory, or --overwrite"):
         indices.run_index(str(place), options(place))

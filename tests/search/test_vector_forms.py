@@ -34,6 +34,7 @@ class Model:
 
     path, fingerprint, head = "model", "of words", None
     embedding = types.SimpleNamespace(pooling="mean", max_length=None)
+    config = types.SimpleNamespace(longest_sequence=None)
 
     def __init__(self, form: str):
         self.vector_form = form

@@ -29,6 +29,7 @@ from bert_jax.formats.opening import need_model
 from bert_jax.ownership import Owner
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
+from bert_jax.tokenization.tokenizer import check_max_length
 from bert_jax.tools.search import beir, engines
 from bert_jax.tools.search.beir import Document
 from bert_jax.tools.search.vectors import (
@@ -316,6 +317,7 @@ def run_index(corpus: str | os.PathLike[str], config: IndexConfig) -> SearchInde
         model.need_tokenizer()
         form = model.vector_form if config.pooling is None else "single"
         FORMS[form].check_options(config)
+        check_max_length(config.max_length, model.config.longest_sequence)
         record = IndexRecord(
             version=VERSION,
             model=model.path,
