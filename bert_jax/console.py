@@ -525,7 +525,8 @@ def named_file(path: str, shipped: Mapping[str, pathlib.Path], kind: str) -> pat
     close = difflib.get_close_matches(file.stem, shipped, n=1)
     hint = f"; perhaps you meant {close[0]}" if close else ""
     near = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() and file.name != path else []
-    there = f"; {file.parent} has {', '.join(near)}" if near else ""
+    more = f" and {len(near) - 8} more" if len(near) > 8 else ""
+    there = f"; {file.parent} has {', '.join(near[:8])}{more}" if near else ""
     raise UserError(f"no {kind} file {path!r}{hint}{there}; these come with bert_jax: {', '.join(shipped)}")
 
 

@@ -167,6 +167,10 @@ def test_configuration_files(tmp_path):
     broken.write_text("{")
     with pytest.raises(UserError, match="is not JSON"):
         load_config(str(broken))
+    for number in range(20):
+        (tmp_path / f"other_{number:02}.py").touch()
+    with pytest.raises(UserError, match=r"has other_00.*other_07\.py and \d+ more; these come with"):
+        load_config(str(tmp_path / "nothing.py"))
 
 
 def test_shipped_configurations_are_found_by_name_from_any_directory(tmp_path, monkeypatch):
