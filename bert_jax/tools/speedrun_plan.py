@@ -417,10 +417,7 @@ def speedrun_plan(speedrun: Speedrun, options: SpeedrunConfig, given: Given) -> 
     base = check_afresh(parse(changed(config, plain), list(given.pretraining), USAGE, whole=False))
     fixed = set(map(full_name, given_names(given.pretraining)))
     shares = {full_name(name): value for name, value in speedrun.options.items() if isinstance(value, Share)}
-    tasks = {
-        name: tasks_below(parse(task, list(given.finetuning), USAGE, whole=False), options.task_data)
-        for name, task in speedrun.tasks.items()
-    }
+    tasks = tasks_below(speedrun.tasks, given, options.task_data, USAGE)
     for task in tasks.values():
         check_finetune(dataclasses.replace(task, init_from="the pre-training", workdir="its own"))
     design = Design(

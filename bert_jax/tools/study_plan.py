@@ -113,10 +113,7 @@ def study_plan(study: Study, options: StudyConfig, given: Given) -> StudyPlan:
     _check_differs(study.arms, given)
     base = parse(changed(load_config(study.base), study.options), list(given.pretraining), USAGE, whole=False)
     places: dict[Config, str] = {}
-    tasks = {
-        name: tasks_below(parse(task, list(given.finetuning), USAGE, whole=False), options.task_data)
-        for name, task in study.tasks.items()
-    }
+    tasks = tasks_below(study.tasks, given, options.task_data, USAGE)
     arms = {arm.name: _arm(base, tasks, arm) for arm in _chosen(study, options.arms)}
     for name, (_, config, _) in arms.items():
         _check_taken(name, config, given)
@@ -235,7 +232,15 @@ def changed(config: Configured, options: Mapping[str, Any]) -> Configured:
     return with_options(config, options)
 
 
-def tasks_below(task: FinetuneConfig, directory: str) -> FinetuneConfig:
+def tasks_below(
+    tasks: Mapping[str, FinetuneConfig], given: Given, directory: str, usage: str
+) -> dict[str, FinetuneConfig]:
+    """Return the tasks with the options of the command line, and their data below `directory`."""
+    parsed = {name: parse(task, list(given.finetuning), usage, whole=False) for name, task in tasks.items()}
+    return {name: _below(task, directory) for name, task in parsed.items()}
+
+
+def _below(task: FinetuneConfig, directory: str) -> FinetuneConfig:
     """Return `task` with the paths of its data below `directory`, unless they are absolute or on cloud storage."""
     paths = {
         name: path if is_remote(path) else os.path.join(directory, path)
