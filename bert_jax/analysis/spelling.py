@@ -232,7 +232,7 @@ def noise(
       UserError: the model predicts no masked words, the texts have no words, or an option that cannot work.
     """
     noises = spelling_noises(rates, per, kinds)
-    if "mlm" not in model.network.parts or model.config.two_directions or model.config.direction == "left_to_right":
+    if "mlm" not in model.network.parts or model.config.two_directions or model.config.predicts_ahead:
         raise UserError(
             f"{model.path} predicts no masked words, so there is nothing to measure; give a model with such a head, or "
             "a fine-tuned one and the dev set of its task"

@@ -78,15 +78,15 @@ def mask_words(
     first = np.argsort(np.where(words, order >> np.uint64(1), np.uint64(2**63)), axis=1, kind="stable")
     positions = first[:, : counts.max()].astype(np.int32)
     weights = (np.arange(counts.max())[None] < counts[:, None]).astype(np.float32)
-    targets, before = np.take_along_axis(ids, positions, axis=1), model.config.direction == "left_to_right"
-    if not before:
+    targets = np.take_along_axis(ids, positions, axis=1)
+    if not model.config.predicts_ahead:
         hidden = np.where(weights > 0, tokenizer.mask_id, targets)
         ids = ids.copy()
         np.put_along_axis(ids, positions, hidden, axis=1)
     return {
         **arrays,
         "input_ids": ids,
-        "masked_positions": np.maximum(positions - before, 0).astype(np.int32),
+        "masked_positions": np.maximum(positions - model.config.predicts_ahead, 0).astype(np.int32),
         "masked_ids": targets,
         "masked_weights": weights,
     }

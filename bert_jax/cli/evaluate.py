@@ -205,7 +205,7 @@ def _fitting_objective(model: EncoderConfig) -> ObjectiveConfig:
         return TwoDirections()
     if model.two_streams:
         return Permutation()
-    return LeftToRight() if model.direction == "left_to_right" else MaskedWords()
+    return LeftToRight() if model.predicts_ahead else MaskedWords()
 
 
 def check_used(workdir: str, config: Config) -> None:

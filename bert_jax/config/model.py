@@ -300,6 +300,11 @@ class _EncoderOptions:
         return False
 
     @property
+    def predicts_ahead(self) -> int:
+        """Places from a state to the token that it predicts: 1 from left to right, else 0."""
+        return 0
+
+    @property
     def reads_last_token(self) -> bool:
         """Whether poolers and classifiers read the last token of a text instead of the first."""
         return False
@@ -552,8 +557,12 @@ class _FormOptions(_LayerOptions):
     """Encoding of the order of the tokens."""
 
     @property
+    def predicts_ahead(self) -> int:
+        return int(self.direction == "left_to_right")
+
+    @property
     def reads_last_token(self) -> bool:
-        return self.direction == "left_to_right"
+        return self.predicts_ahead == 1
 
     @property
     def position_table(self) -> PositionTable | None:

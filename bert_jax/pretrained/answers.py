@@ -343,11 +343,9 @@ def _at_masks(model: Any, rows: list[tuple[np.ndarray, np.ndarray]], top_k: int 
     """Return for every row what `MaskedWords` are."""
     check_fills_masks(model)
     features = as_features(rows, model.config.longest_sequence)
-    before = int(model.config.direction == "left_to_right")  # a token is predicted at the place before it
     found: list[Any] = [None] * len(rows)
-    for numbers, masks in model.compute(
-        MaskedWords(model.tokenizer.mask_id, top_k, before), features, batch_size, False
-    ):
+    output = MaskedWords(model.tokenizer.mask_id, top_k, model.config.predicts_ahead)
+    for numbers, masks in model.compute(output, features, batch_size, False):
         for number, own in zip(numbers, masks, strict=False):
             found[number] = own
     return found

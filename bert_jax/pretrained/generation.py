@@ -64,7 +64,7 @@ def generate(
     order = _order(model, options)
     tokenizer = model.need_tokenizer()
     drafts = [_draft(model, prompt, options, sample) for prompt in prompts for sample in range(options.samples)]
-    if _one_sided(model) and (fewer := [draft for draft in drafts if draft.steps < draft.masks]):
+    if model.config.predicts_ahead and (fewer := [draft for draft in drafts if draft.steps < draft.masks]):
         raise UserError(
             f"steps={fewer[0].steps} for {fewer[0].masks} masks would fill in several at a time, and a model with "
             "model.direction=left_to_right knows only what is before the first; leave steps out"
@@ -79,13 +79,9 @@ def generate(
     return [texts[first : first + options.samples] for first in range(0, len(texts), options.samples)]
 
 
-def _one_sided(model: Any) -> bool:
-    return model.config.direction == "left_to_right"
-
-
 def _order(model: Any, options: UnmaskingConfig) -> UnmaskingOrder:
-    order = options.order or ("left_to_right" if _one_sided(model) else "confidence")
-    if order != "left_to_right" and _one_sided(model):
+    order = options.order or ("left_to_right" if model.config.predicts_ahead else "confidence")
+    if order != "left_to_right" and model.config.predicts_ahead:
         raise UserError(
             f"order={order} fills in masks that have others before them, which a model with model.direction="
             "left_to_right cannot; leave it out"
@@ -127,7 +123,7 @@ def _fill_in(
     tokenizer = model.tokenizer
     mask_id, marks = tokenizer.mask_id, [*tokenizer.special_ids, *tokenizer.vocabulary.added_ids]
     features = as_features([(draft.ids, draft.types) for draft in drafts], model.config.longest_sequence)
-    output = MaskedWords(mask_id, None, int(_one_sided(model)))
+    output = MaskedWords(mask_id, None, int(model.config.predicts_ahead))
     for numbers, found in model.compute(output, features, batch_size, False):
         for number, logits in zip(numbers, found, strict=False):
             draft = drafts[number]

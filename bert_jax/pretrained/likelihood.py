@@ -88,7 +88,7 @@ def check_scores(model: Any, unit: ScoreUnit) -> None:
     check_fills_masks(model)
     if unit not in get_args(ScoreUnit):
         raise UserError(f"unit={unit!r:.40} must be token or word")
-    if unit == "word" and _before(model):
+    if unit == "word" and model.config.predicts_ahead:
         raise UserError(
             "unit=word says what is masked, and a model with model.direction=left_to_right, which has the probability "
             "of a text itself, masks nothing; leave it out"
@@ -104,8 +104,9 @@ def log_probabilities(
     progress: bool | None = None,
 ) -> list[np.ndarray]:
     """Return the logarithms of the probabilities of the tokens at `places` of each row, float32 as many."""
-    expand: Callable[[Row, np.ndarray], list[_Copy]] = _whole if _before(model) else _Copies(model.tokenizer, unit)
-    sizes = [len(ids) * (1 if _before(model) else max(len(own), 1)) for (ids, _), own in zip(rows, places, strict=True)]
+    once = model.config.predicts_ahead > 0
+    expand: Callable[[Row, np.ndarray], list[_Copy]] = _whole if once else _Copies(model.tokenizer, unit)
+    sizes = [len(ids) * (1 if once else max(len(own), 1)) for (ids, _), own in zip(rows, places, strict=True)]
     found: list[Any] = [None] * len(rows)
     groups = list(_groups(sizes))
     show = len(groups) > 1 if progress is None else progress
@@ -116,11 +117,6 @@ def log_probabilities(
         for number, own in zip(group, masked, strict=True):
             found[number] = np.concatenate([next(values) for _ in own] or [np.zeros(0, np.float32)])
     return found
-
-
-def _before(model: Any) -> int:
-    """Return how many places before a token it is predicted: 1 from left to right, else 0."""
-    return int(model.config.direction == "left_to_right")
 
 
 def _counted(tokenizer: Any, ids: np.ndarray) -> np.ndarray:
@@ -190,7 +186,7 @@ def _computed(model: Any, copies: Sequence[_Copy], batch_size: int) -> list[np.n
             for number, (logits, *_) in zip(numbers, rows, strict=False):  # of a word, the first mask is asked for
                 found[number] = logits[copies[number].words] - np.logaddexp.reduce(logits.astype(np.float64))
         return found
-    before = _before(model)
+    before = model.config.predicts_ahead
     for numbers, batch in in_batches(features, batch_size, False, True, model.runner.longest):
         own = [copies[number] for number in numbers]
         counts = [len(copy.places) for copy in own]
@@ -291,7 +287,7 @@ def scores_of_pairs(
         token at a time.
     """
     check_scores(model, unit)
-    conditional = form == "crows_pairs" and not _before(model)
+    conditional = form == "crows_pairs" and not model.config.predicts_ahead
     if conditional and unit == "word":
         raise UserError(
             "unit=word would mask what the sentences of CrowS-Pairs differ in, and their measure gives that; leave it "

@@ -506,6 +506,6 @@ def described(model: PretrainedModel) -> dict[str, Any]:
         "vocabulary": None if tokenizer is None else tokenizer.vocab_size,
         "kind": None if tokenizer is None else tokenizer.kind,
         "mask": None if tokenizer is None else tokenizer.tokens[tokenizer.mask_id],
-        "left_to_right": config.direction == "left_to_right",
+        "left_to_right": config.predicts_ahead > 0,
         "lacking": lacking(model),
     }

@@ -223,5 +223,4 @@ def _outputs(model: PretrainedModel) -> Iterator[tuple[Output, int, TokenVectors
     if {"pooler", "next_sentence"} <= set(model.network.parts):
         yield outputs.NextSentence(), longest, None
     if "mlm" in model.network.parts and not config.two_directions:
-        before = int(config.direction == "left_to_right")
-        yield outputs.MaskedWords(tokenizer.mask_id, 5, before), longest, None
+        yield outputs.MaskedWords(tokenizer.mask_id, 5, config.predicts_ahead), longest, None
