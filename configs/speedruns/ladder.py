@@ -18,10 +18,10 @@ RECIPE = {
     "model.attention_dropout": 0.0,
     "model.initializer_range": 0.05,
     "model.position_init": "sinusoidal",
-    "steps": 20_000,
+    "steps": 12_000,
     "sequence_length": 64,
     "batch_size": 16,
-    "learning_rate": 1e-3,
+    "learning_rate": 5e-4,
     "warmup_steps": Share(0.05),
     "checkpoint.keep_last": 1,
     "checkpoint.keep_best": 0,
@@ -33,8 +33,15 @@ RECIPE = {
 ARMS = (
     SpeedrunArm(name="bert", label="BERT, 2018"),
     SpeedrunArm(
-        name="no_pairs",
+        name="pre_norm",
         on="bert",
+        label="norms before, higher rates",
+        options={"model.norm_position": "pre", "learning_rate": 2e-3},
+    ),
+    SpeedrunArm(name="rope", on="pre_norm", label="rotary positions", options={"model.positions": "rope"}),
+    SpeedrunArm(
+        name="no_pairs",
+        on="rope",
         label="no next sentences",
         options={"data.sentence_pairs": "none", "model.pair_head": False},
     ),
@@ -44,19 +51,17 @@ ARMS = (
         label="packed rows",
         options={"data.packing": "on", "data.short_sequence_probability": 0.0},
     ),
-    SpeedrunArm(name="rope", on="packed", label="rotary positions", options={"model.positions": "rope"}),
-    SpeedrunArm(name="pre_norm", on="rope", label="norms before", options={"model.norm_position": "pre"}),
     SpeedrunArm(
         name="rms_norm",
-        on="pre_norm",
+        on="packed",
         label="RMSNorm, no biases",
         options={"model.norm": "rms_norm", "model.norm_bias": False, "model.use_bias": False},
     ),
-    SpeedrunArm(name="geglu", on="pre_norm", label="GeGLU", options={"model.feed_forward": "geglu"}),
-    SpeedrunArm(name="muon", on="pre_norm", label="Muon", options={"optimizer.name": "muon"}),
+    SpeedrunArm(name="geglu", on="packed", label="GeGLU", options={"model.feed_forward": "geglu"}),
+    SpeedrunArm(name="muon", on="packed", label="Muon", options={"optimizer.name": "muon"}),
     SpeedrunArm(
         name="trapezoid",
-        on="muon",
+        on="packed",
         label="constant rate, then 1 − √",
         options={
             "schedule.name": "constant",
@@ -64,32 +69,32 @@ ARMS = (
             "schedule.cooldown": "one_minus_sqrt",
         },
     ),
-    SpeedrunArm(name="rate_30", on="muon", label="30 % masked", options={"masking.rate": 0.3}),
-    SpeedrunArm(name="batch_32", on="muon", label="batches of 32", options={"batch_size": 32}),
-    SpeedrunArm(name="batch_8", on="muon", label="batches of 8", options={"batch_size": 8}),
+    SpeedrunArm(name="rate_30", on="packed", label="30 % masked", options={"masking.rate": 0.3}),
+    SpeedrunArm(name="batch_32", on="packed", label="batches of 32", options={"batch_size": 32}),
+    SpeedrunArm(name="batch_8", on="packed", label="batches of 8", options={"batch_size": 8}),
     SpeedrunArm(
         name="ramp",
-        on="muon",
+        on="packed",
         label="batches of 8, growing to 32",
         options={"batch_size": 32, "ramp_batch_sizes": (8, 16), "ramp_steps": Share(0.5)},
     ),
-    SpeedrunArm(name="beta2", on="muon", label="β₂ = 0.98", options={"optimizer.beta2": 0.98}),
+    SpeedrunArm(name="beta2", on="packed", label="β₂ = 0.98", options={"optimizer.beta2": 0.98}),
     SpeedrunArm(
-        name="narrow_start", on="muon", label="initial weights of 0.02", options={"model.initializer_range": 0.02}
+        name="narrow_start", on="packed", label="initial weights of 0.02", options={"model.initializer_range": 0.02}
     ),
     SpeedrunArm(
-        name="scaled_start", on="muon", label="smaller initial outputs", options={"model.scaled_outputs": True}
+        name="scaled_start", on="packed", label="smaller initial outputs", options={"model.scaled_outputs": True}
     ),
     SpeedrunArm(
         name="rate_30_to_15",
-        on="muon",
+        on="packed",
         label="30 %, then 15 % masked",
         phases=({"steps": Share(0.75), "masking.rate": 0.3}, {"masking.rate": 0.15}),
     ),
     *(
         SpeedrunArm(
             name=f"left_{percent}",
-            on="muon",
+            on="packed",
             label=f"left to right for {percent} %",
             phases=(
                 {"steps": Share(percent / 100), "objective.name": "left_to_right", "model.direction": "left_to_right"},
@@ -98,20 +103,20 @@ ARMS = (
         )
         for percent in (25, 50, 75)
     ),
-    SpeedrunArm(name="relu_squared", on="muon", label="ReLU²", options={"model.activation": "relu_squared"}),
+    SpeedrunArm(name="relu_squared", on="packed", label="ReLU²", options={"model.activation": "relu_squared"}),
     SpeedrunArm(
-        name="query_key_norm", on="muon", label="norms of queries and keys", options={"model.query_key_norm": True}
+        name="query_key_norm", on="packed", label="norms of queries and keys", options={"model.query_key_norm": True}
     ),
-    SpeedrunArm(name="zero_outputs", on="muon", label="branches that start at 0", options={"model.zero_outputs": True}),
+    SpeedrunArm(name="zero_outputs", on="packed", label="branches that start at 0", options={"model.zero_outputs": True}),
     SpeedrunArm(
-        name="value_embeddings", on="muon", label="value embeddings", options={"model.value_embeddings": "ends"}
+        name="value_embeddings", on="packed", label="value embeddings", options={"model.value_embeddings": "ends"}
     ),
-    SpeedrunArm(name="logit_cap", on="muon", label="logits below 15", options={"model.logit_cap": 15.0}),
-    SpeedrunArm(name="z_loss", on="muon", label="z-loss", options={"objective.z_loss_weight": 1e-4}),
+    SpeedrunArm(name="logit_cap", on="packed", label="logits below 15", options={"model.logit_cap": 15.0}),
+    SpeedrunArm(name="z_loss", on="packed", label="z-loss", options={"objective.z_loss_weight": 1e-4}),
     SpeedrunArm(
         name="polar_express", on="muon", label="polar express", options={"optimizer.orthogonalization": "polar_express"}
     ),
-    SpeedrunArm(name="untied", on="muon", label="word head of its own", options={"model.word_head": "linear"}),
+    SpeedrunArm(name="untied", on="packed", label="word head of its own", options={"model.word_head": "linear"}),
 )
 TASKS = (("sst2", "SST-2", 1, "accuracy"), ("stsb", "STS-B", 3, "spearman"))
 TASKS += (("cola", "CoLA", 3, "matthews"), ("mrpc", "MRPC", 3, "accuracy"))
