@@ -13,6 +13,7 @@ from etils import epath
 
 from bert_jax import hub
 from bert_jax.config import MeshConfig
+from bert_jax.config.checks import run_and_step
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import is_remote, read_object
@@ -32,8 +33,8 @@ LONGEST_NAME = 4_096  # characters, the limit of Linux
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z")
 SMALLER = ("a smaller model", "devices with more memory, or more of them with a larger mesh.fsdp")
 LOOKED_FOR = (
-    "a work directory of bert_jax (checkpoints/) or one of its steps, a Hugging Face directory (config.json, "
-    "with model.safetensors or pytorch_model.bin), an adapter of PEFT (adapter_model.safetensors), "
+    "a work directory of bert_jax (checkpoints/) or one of its steps (RUN:STEP), a Hugging Face directory "
+    "(config.json, with model.safetensors or pytorch_model.bin), an adapter of PEFT (adapter_model.safetensors), "
     "a TensorFlow 1 checkpoint (bert_config.json, bert_model.ckpt.index)"
 )
 
@@ -185,7 +186,11 @@ def is_there(name: str) -> bool:
 
 
 def _existing(name: str) -> epath.Path:
-    """Return `name` as a path if it is a directory or the prefix of a TensorFlow 1 checkpoint, else raise UserError."""
+    """Return the directory or the prefix of a TensorFlow 1 checkpoint that `name` is, or a step that is RUN:STEP.
+
+    Raises:
+      UserError: nothing is there, or a file.
+    """
     if len(name) > LONGEST_NAME:
         raise UserError(f"{name[:60]!r}… is not a path: it has {len(name):,} characters; give the directory of a model")
     if not name.strip():
@@ -201,11 +206,8 @@ def _existing(name: str) -> epath.Path:
             raise
         raise UserError(f"{name!r} cannot be opened: {' '.join(str(error).split())[:300]}") from None
     if not exists:
-        run, _, step = name.rpartition(":")
-        if step.isdecimal() and epath.Path(run).is_dir():
-            raise UserError(
-                f"there is no {name!r:.200}: a step of a run is the directory {run}/checkpoints/step_{step:0>9}"
-            )
+        if (named := run_and_step(name)) is not None and (found := _step(*named)) is not None:
+            return found
         raise UserError(
             f"there is no {name!r:.200}: give the directory of a model, or hf://owner/name for one of the Hugging Face "
             "hub"
@@ -215,6 +217,19 @@ def _existing(name: str) -> epath.Path:
     if path.suffix in ARCHIVES:
         raise UserError(f"{name} is an archive; unpack it and give the directory")
     raise UserError(f"{name} is a file; give the directory that it is in ({path.parent})")
+
+
+def _step(run: str, step: int) -> epath.Path | None:
+    """Return the directory of a step of a run; None if `run` is no work directory."""
+    from bert_jax.checkpoints.steps import StepDirectories, unusable_step
+
+    directory = epath.Path(os.path.expanduser(run)) / "checkpoints"
+    if not directory.is_dir():
+        return None
+    steps = StepDirectories(directory)
+    if step not in steps.committed():
+        raise unusable_step(run, step, steps, "is not there")
+    return steps.path(step)
 
 
 def _refused(directory: epath.Path, name: str) -> UserError:

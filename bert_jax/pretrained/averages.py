@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.steps import StepDirectories, unusable_step
 from bert_jax.config import EmbeddingConfig
-from bert_jax.config.checks import run_and_step
 from bert_jax.config.commands import AverageConfig, AverageMethod, Mean, MovingAverage, Slerp, Ties
 from bert_jax.config.options import to_dict
 from bert_jax.devices.placement import StoredArray, empty
@@ -44,7 +42,7 @@ def average(
     """Write the average of several models to the new directory `output`, which `load` and all commands open.
 
     Args:
-      models: what `load` opens, or RUN:STEP for one step of a run.
+      models: what `load` opens.
       output: directory for the result, whose run.json says what it is made of.
       method: Mean(), MovingAverage(), Slerp() or Ties(), with their options.
       last: number of the newest steps of a single run to take.
@@ -84,7 +82,7 @@ def open_sources(models: Sequence[str | os.PathLike[str]], last: int = 0) -> lis
       UserError: one of them cannot be opened, or the run has fewer steps.
     """
     if not last:
-        return [_checked(_named(os.fspath(model))) for model in models]
+        return [_checked(open_stored(model)) for model in models]
     (run,) = models
     steps = Checkpoints(os.path.join(os.path.expanduser(run), "checkpoints"), read_only=True).directories()
     if len(steps) < last:
@@ -93,17 +91,6 @@ def open_sources(models: Sequence[str | os.PathLike[str]], last: int = 0) -> lis
             "keep_every_steps say"
         )
     return [_checked(open_stored(step)) for step in steps[-last:]]
-
-
-def _named(model: str) -> StoredModel:
-    """Return what `open_stored` does, also for RUN:STEP."""
-    if (named := run_and_step(model)) is None:
-        return open_stored(model)
-    run, step = named
-    steps = StepDirectories(os.path.join(os.path.expanduser(run), "checkpoints"))
-    if step not in steps.committed():
-        raise unusable_step(run, step, steps, "is not there")
-    return open_stored(steps.path(step))
 
 
 def _checked(stored: StoredModel) -> StoredModel:
@@ -121,7 +108,7 @@ def averaged(sources: list[StoredModel], method: AverageMethod) -> StoredModel:
         finite; reading may also raise the latter.
     """
     first, *others = sources
-    ancestor = _checked(_named(method.ancestor)) if isinstance(method, Ties) else None
+    ancestor = _checked(open_stored(method.ancestor)) if isinstance(method, Ties) else None
     for other in [*others, *([] if ancestor is None else [ancestor])]:
         _check_alike(first, other)
     shares: list[float] = []

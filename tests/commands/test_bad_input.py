@@ -129,7 +129,7 @@ fill-mask in another encoding: fill-mask @/run \udce9[MASK] -> is not UTF-8
 fill-mask beyond the model: fill-mask @/run {"[MASK]" * 80} -> 82 tokens | 64 | shorten
 score in no run: score @/nothing text -> nothing | no model in
 score without a text: score @/run -> give texts after MODEL, --input=FILE or --pairs=FILE
-score a step by its number: score @/run:12 text -> a step of a run is the directory | run/checkpoints/step_000000012
+score a step by its number: score @/run:12 text -> step 12 of | run is not there; other steps there:
 score from two places: score @/run text --pairs=@/corpus.txt -> give texts after MODEL, | not several
 score pairs token by token: score @/run --pairs=@/corpus.txt --reduction=tokens -> --reduction=tokens | sum or mean
 score pairs of another file: score @/run --pairs=@/corpus.txt -> corpus.txt | determined by the end of its name

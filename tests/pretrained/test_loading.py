@@ -78,6 +78,11 @@ def test_one_step_of_it_and_a_step_taken_elsewhere(workdir, tmp_path):
     place, written = workdir
     step = place / "checkpoints" / "step_000000002"
     assert_are(load(step).params, written[2])
+    assert_are(load(f"{place}:2").params, written[2])
+    with pytest.raises(UserError, match="step 3 of .* is not there; other steps there: 2, 5"):
+        load(f"{place}:3")
+    with pytest.raises(UserError, match="there is no '.*nothing:3'"):
+        load(tmp_path / "nothing:3")
     shutil.copytree(step, tmp_path / "taken")
     alone = load(tmp_path / "taken")
     assert_are(alone.params, written[2])
