@@ -766,9 +766,9 @@ def load(
     """Return the model in `path` with its configuration, parameters (float32) and tokenizer.
 
     Args:
-      path: local or gs://: a work directory of bert_jax (its newest good step) or one step of it (RUN:STEP), a Hugging Face
-        directory, or a TensorFlow 1 checkpoint (directory or prefix). None of them needs TensorFlow. Or a model of the
-        Hugging Face hub: hf://owner/name[@revision], or owner/name where no directory is called like the owner.
+      path: local or gs://: a work directory of bert_jax (its newest good step) or one step of it (RUN:STEP), a Hugging
+        Face directory, or a TensorFlow 1 checkpoint (directory or prefix). None of them needs TensorFlow. Or a model of
+        the Hugging Face hub: hf://owner/name[@revision], or owner/name where no directory is called like the owner.
       mesh: None for the first device; else every device reads its own part (bert_jax/devices/sharding.py).
       compute: dtype of activations and the like; see ComputeConfig.
       part: "generator" for that of a run of replaced-token detection, of which None opens the discriminator.
