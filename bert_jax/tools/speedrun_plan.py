@@ -1,18 +1,18 @@
 """The runs of a speedrun: which recipe, rate, length and seed is due next, and the options of each.
 
 What is due follows from the losses found so far and nothing else, so a speedrun that was killed continues where it
-was, and processes that share a directory divide the work. For each arm: 1. the first seed runs with every rate at the
-length at which the arm that it changes came down to the target (the reference: at length 1); the rate with the lowest
-loss is kept. 2. From there each seed tries the next length, shorter while it reaches the target and longer while it
-does not, until two neighbours lie on either side of it. The operations to target are interpolated between these two
-runs, in the logarithm of operations.
+was, and processes that share a directory divide the work. For each arm: 1. the first seed looks for the target with the
+middle rate, from a length just below that of the arm that is changed. 2. Where it finds it, but at that arm's length at
+most (the reference: at length 1), it runs with every rate; the one with the lowest loss is kept. 3. From there each
+seed looks for two neighbouring lengths on either side of the target. The operations to target are interpolated between
+these two runs, in the logarithm of operations.
 """
 
 import dataclasses
 import functools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.config import (
@@ -153,15 +153,37 @@ class Progress:
 
     def _trials(self, arm: str) -> tuple[Run, ...]:
         """Return the runs of the first seed among which the rate is chosen; () while their place is not known."""
-        design, on = self.design, self.design.arms[arm]
-        length, centre = 1.0, 1.0
-        if on:
-            crossing = self.crossing(on, design.seeds[0])
-            if crossing is None:
-                return ()
-            length = crossing.after.length if crossing.after else 1.0
-            centre = 1.0 if arm in design.own_rates else self.rate(on) or 1.0
-        return tuple(Run(arm, factor * centre, length, design.seeds[0]) for factor in design.rates)
+        length = self._place(arm)
+        return () if isinstance(length, Run) or length is None else tuple(self._first(arm, length).values())
+
+    def _place(self, arm: str) -> float | Run | None:
+        """Return the length at which the rates of an arm are tried, or the run that it depends on.
+
+        It is where the middle rate comes down to the target, but no longer than where the arm that is changed does.
+        None while this one's place is not known.
+        """
+        design, lengths = self.design, self.design.lengths
+        if arm == design.reference:
+            return 1.0
+        if self.target is None or (longest := self._length_of(design.arms[arm])) is None:
+            return None
+        middle = design.rates[len(design.rates) // 2]
+        runs = [self._first(arm, length)[middle] for length in lengths[: lengths.index(longest) + 1]]
+        found = self._search(runs, max(0, len(runs) - 2), growth=2)
+        return (found.after.length if found.after else longest) if isinstance(found, Crossing) else found
+
+    def _length_of(self, arm: str) -> float | None:
+        """Return the length at which the first seed of an arm came down to the target, 1 if it never does."""
+        if arm == self.design.reference:
+            return 1.0
+        crossing = self.crossing(arm, self.design.seeds[0])
+        return None if crossing is None else crossing.after.length if crossing.after else 1.0
+
+    def _first(self, arm: str, length: float) -> dict[float, Run]:
+        """Return the runs of the first seed with each rate."""
+        on = self.design.arms[arm]
+        centre = 1.0 if not on or arm in self.design.own_rates else self.rate(on) or 1.0
+        return {rate: Run(arm, rate * centre, length, self.design.seeds[0]) for rate in self.design.rates}
 
     def _rate(self, arm: str) -> float | None:
         """Return the factor with the lowest loss among the `trials`; None while one is missing, or if all failed."""
@@ -173,7 +195,8 @@ class Progress:
 
     def _due(self, arm: str) -> list[Run]:
         if self.rate(arm) is None:
-            return [run for run in self.trials(arm) if run not in self.losses]
+            place = self._place(arm)
+            return [run for run in ([place] if isinstance(place, Run) else self.trials(arm)) if run not in self.losses]
         due: list[Run] = []
         if self.design.scores or (arm == self.design.reference and self.target is None):
             due += [run for run in self.whole(arm) if run not in self.losses]
@@ -181,26 +204,45 @@ class Progress:
 
     def _walk(self, arm: str, seed: int) -> Crossing | Run | None:
         """Return the crossing of a seed, or the next run of the way to it; None while the way has no beginning."""
-        rate, target, lengths = self.rate(arm), self.target, self.design.lengths
-        if rate is None or target is None:
+        rate, lengths = self.rate(arm), self.design.lengths
+        if rate is None or self.target is None:
             return None
         start = self.trials(arm)[0].length
-        if seed != self.design.seeds[0]:  # where the first seed has come to
+        if seed != self.design.seeds[0] and arm != self.design.reference:  # where the first seed has come to
             first = self.crossing(arm, self.design.seeds[0])
             if first is None:
                 return None
             start = lengths[-1] if first.after is None else first.after.length
-        runs = [Run(arm, rate, length, seed) for length in lengths]
-        at = lengths.index(start)
-        while runs[at] in self.losses:
-            reached = self.losses[runs[at]] <= target
-            beside = at - 1 if reached else at + 1
-            if not 0 <= beside < len(runs):
-                return Crossing(None, runs[at]) if reached else Crossing(runs[at], None)
-            if runs[beside] in self.losses and (self.losses[runs[beside]] <= target) != reached:
-                return Crossing(runs[at], runs[beside]) if beside > at else Crossing(runs[beside], runs[at])
-            at = beside
-        return runs[at]
+        return self._search([Run(arm, rate, length, seed) for length in lengths], lengths.index(start))
+
+    def _search(self, runs: Sequence[Run], at: int, growth: int = 1) -> Crossing | Run:
+        """Return where `runs`, which are of growing length, come down to the target, or the next one to know.
+
+        Steps from `at` grow by this factor until a run lies on the other side, and halve from there.
+        """
+        if runs[at] not in self.losses:
+            return runs[at]
+        side, step = self._reached(runs[at]), 1
+        way = -1 if side else 1
+        while True:
+            beside = min(max(at + way * step, 0), len(runs) - 1)
+            if beside == at:
+                return Crossing(None, runs[at]) if side else Crossing(runs[at], None)
+            if runs[beside] not in self.losses:
+                return runs[beside]
+            if self._reached(runs[beside]) != side:
+                break
+            at, step = beside, growth * step
+        before, after = sorted((at, beside))
+        while after - before > 1:
+            middle = (before + after) // 2
+            if runs[middle] not in self.losses:
+                return runs[middle]
+            before, after = (before, middle) if self._reached(runs[middle]) else (middle, after)
+        return Crossing(runs[before], runs[after])
+
+    def _reached(self, run: Run) -> bool:
+        return self.target is not None and self.losses[run] <= self.target
 
 
 def crossing_share(before: float, after: float, target: float) -> float:
