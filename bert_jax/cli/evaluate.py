@@ -17,6 +17,7 @@ from rich.table import Table
 from bert_jax.checkpoints.workdir import read_settings
 from bert_jax.config import (
     Config,
+    DataConfig,
     EncoderConfig,
     LeftToRight,
     MaskedWords,
@@ -167,8 +168,8 @@ class Evaluated:
 def default_config(workdir: str) -> Config:
     """Return the configuration to evaluate the model in `workdir` with, before options of the command line.
 
-    That of a run is recorded. A converted model has none: it gets the defaults, at a sequence length, with pairs and
-    with an objective that fit its form.
+    That of a run is recorded, without its mixture, of which one store is to be named. A converted model has none: it
+    gets the defaults, at a sequence length, with pairs and with an objective that fit its form.
 
     Raises:
       UserError: `workdir` is not a work directory, or that of a fine-tuned model.
@@ -186,7 +187,7 @@ def default_config(workdir: str) -> Config:
         )
     options = options_recorded(values)
     if _is_run(values):
-        return from_record(Config, options, f"{workdir}/config.json")
+        return _without_mixture(from_record(Config, options, f"{workdir}/config.json"))
     config = from_dict(Config, options)
     model, objective = config.model, _fitting_objective(config.model)
     length = min(PhaseConfig().sequence_length, model.longest_sequence)
@@ -197,6 +198,16 @@ def default_config(workdir: str) -> Config:
         data=dataclasses.replace(config.data, sentence_pairs=pairs),
         objective=objective,
     )
+
+
+def _without_mixture(config: Config) -> Config:
+    temperature = DataConfig().mixture_temperature
+    data = dataclasses.replace(config.data, mixture="", mixture_temperature=temperature)
+    phases = tuple(
+        dataclasses.replace(phase, mixture="", data=dataclasses.replace(phase.data, mixture_temperature=None))
+        for phase in config.phases
+    )
+    return dataclasses.replace(config, data=data, phases=phases)
 
 
 def _fitting_objective(model: EncoderConfig) -> ObjectiveConfig:
@@ -248,7 +259,7 @@ def run_evaluate(
     index = phase_of_step(trained, model.history.get("step") or 0)
     trained = config_of_phase(trained, index)
     made, trained, params, frozen = _measured(model, generator, trained, config, mesh, objective)
-    store, same = _open_store(config, model, is_run)
+    store, same = _open_store(config, model, is_run, trained.data.mixture)
     split = "held_out" if same and trained.data.held_out and not trained.data.eval_path else "all"
     if same and split == "all":
         logging.warning(
@@ -277,10 +288,10 @@ def run_evaluate(
     return evaluated
 
 
-def _open_store(config: Config, model: PretrainedModel, is_run: bool) -> tuple[Store, bool]:
+def _open_store(config: Config, model: PretrainedModel, is_run: bool, mixture: str) -> tuple[Store, bool]:
     """Return the store at data.path, and whether the run was trained on it; UserError if its vocabulary is another."""
     if not config.data.path:
-        stores = f", such as one of {config.data.mixture}" if config.data.mixture else ""
+        stores = f", such as one of {mixture}" if mixture else ""
         raise UserError(f"data.path is missing: it is the store to measure {model.path} on{stores}")
     store = open_store(config.data.path, config.data.cache)
     if store.manifest.tokenizer.fingerprint != model.need_tokenizer().fingerprint:

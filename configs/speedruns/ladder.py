@@ -32,16 +32,11 @@ RECIPE = {
 }
 ARMS = (
     SpeedrunArm(name="bert", label="BERT, 2018"),
-    SpeedrunArm(
-        name="pre_norm",
-        on="bert",
-        label="norms before, higher rates",
-        options={"model.norm_position": "pre", "learning_rate": 2e-3},
-    ),
-    SpeedrunArm(name="rope", on="pre_norm", label="rotary positions", options={"model.positions": "rope"}),
+    SpeedrunArm(name="rope", on="bert", label="rotary positions", options={"model.positions": "rope"}),
+    SpeedrunArm(name="pre_norm", on="rope", label="norms before", options={"model.norm_position": "pre"}),
     SpeedrunArm(
         name="no_pairs",
-        on="rope",
+        on="pre_norm",
         label="no next sentences",
         options={"data.sentence_pairs": "none", "model.pair_head": False},
     ),

@@ -30,6 +30,7 @@ from bert_jax import pretraining
 from bert_jax.checkpoints.record import leaf_paths, read_record
 from bert_jax.cli.evaluate import default_config, run_evaluate
 from bert_jax.config import CheckpointConfig, Config, DataConfig, PhaseConfig, ReplacedTokens
+from bert_jax.config.checks import check
 from bert_jax.config.objective import GeneratorConfig
 from bert_jax.config.pretraining import EvaluationConfig, MaskingConfig, MeshConfig, OptimizerConfig
 from bert_jax.data.store import open_store
@@ -290,7 +291,7 @@ def test_each_store_is_measured_by_evaluate_on_what_it_holds_out(run_of_mixture,
     last = rows(run_of_mixture.workdir, "evaluation")[-1]
     for name, path in stores.items():
         config = default_config(run_of_mixture.workdir)
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, mixture="", path=str(path)))
+        config = check(dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(path))))
         found = run_evaluate(run_of_mixture.workdir, config, devices=jax.devices()[:1])
         assert found.metrics["mlm_loss"] == pytest.approx(last[f"{name}/mlm_loss"], rel=1e-6)
         assert "held-out documents" in capsys.readouterr().out
