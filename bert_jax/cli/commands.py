@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining, studies, tasks
 from bert_jax.config.analyses import ANALYSES
-from bert_jax.config.checks import branch_point, check, check_given, training_paths
+from bert_jax.config.checks import branch_point, check, check_given, run_of, training_paths
 from bert_jax.config.search import IndexConfig, MineConfig, SearchConfig
 from bert_jax.config.serving import ServeConfig, named_models, need_libraries
 from bert_jax.console import (
@@ -424,16 +424,16 @@ def evaluate(arguments: list[str]) -> None:
 
     Print held-out loss, perplexity and accuracies of a pre-trained model, next to those of word frequencies alone.
 
-    WORKDIR is the work directory of a pre-training run, whose newest checkpoint is evaluated, or a directory that
-    `bert-jax convert --to=bert_jax` wrote. Only the options data.path, data.cache, evaluation, compute, mesh and
-    objective.distillation.teacher, the place of a student's teacher, are used; everything else is as in training. For a
-    converted model that bert_jax has not trained, --sequence_length, masking, data.sentence_pairs and objective.name
-    are used too.
+    WORKDIR is the work directory of a pre-training run, whose newest checkpoint is evaluated, or one of its steps as
+    RUN:STEP, or a directory that `bert-jax convert --to=bert_jax` wrote. Only the options data.path, data.cache,
+    evaluation, compute, mesh and objective.distillation.teacher, the place of a student's teacher, are used; everything
+    else is as in training. For a converted model that bert_jax has not trained, --sequence_length, masking,
+    data.sentence_pairs and objective.name are used too.
     """
     workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()
     if workdir:
-        _need(runs=[workdir])
+        _need(runs=[run_of(workdir)])
         from bert_jax.cli.evaluate import default_config
 
         trained = default_config(workdir)

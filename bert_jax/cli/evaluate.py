@@ -30,6 +30,7 @@ from bert_jax.config import (
     phase_of_step,
     resolve_phases,
 )
+from bert_jax.config.checks import run_of
 from bert_jax.config.options import differences, from_dict, from_record, is_among, options_recorded, to_dict
 from bert_jax.data.mixtures import HeldOut
 from bert_jax.data.store import Store, open_store
@@ -166,7 +167,7 @@ class Evaluated:
 
 
 def default_config(workdir: str) -> Config:
-    """Return the configuration to evaluate the model in `workdir` with, before options of the command line.
+    """Return the configuration to evaluate the model in `workdir`, or RUN:STEP, with, before other options.
 
     That of a run is recorded, without its mixture, of which one store is to be named. A converted model has none: it
     gets the defaults, at a sequence length, with pairs and with an objective that fit its form.
@@ -174,7 +175,7 @@ def default_config(workdir: str) -> Config:
     Raises:
       UserError: `workdir` is not a work directory, or that of a fine-tuned model.
     """
-    values = read_settings(workdir)
+    values = read_settings(run_of(workdir))
     if {"finetune", "head"} & values.keys():
         raise UserError(
             f"{workdir} holds a fine-tuned model, but evaluate measures the objectives of pre-training; its "
@@ -221,7 +222,7 @@ def _fitting_objective(model: EncoderConfig) -> ObjectiveConfig:
 
 def check_used(workdir: str, config: Config) -> None:
     """Raise a UserError if `config` differs from that of the run in `workdir` in an option that has no effect."""
-    if not _is_run(read_settings(workdir)):
+    if not _is_run(read_settings(run_of(workdir))):
         return
     changes = differences(to_dict(default_config(workdir)), to_dict(config))
     if unused := [line for line in changes if not is_among(line.split(": ", 1)[0], USED)]:
@@ -234,14 +235,14 @@ def check_used(workdir: str, config: Config) -> None:
 def run_evaluate(
     workdir: str, config: Config, devices: sharding.Devices = None, objective: MakeObjective | None = None
 ) -> Evaluated:
-    """Measure the newest checkpoint of `workdir` on the store at `config.data.path`; print and return the metrics.
+    """Measure the newest checkpoint of `workdir`, or one step, on the store at `config.data.path`; print the metrics.
 
     On the store that it was trained on it is measured on the held-out documents; on any other store, on all documents.
     The training data of a converted model are unknown: it is measured on all documents, with the objectives and the
     length of `config`. The losses of a student include those of the teacher that `config` names, if it is there.
 
     Args:
-      workdir: of a pre-training run or of a converted model.
+      workdir: of a pre-training run, or one of its steps as RUN:STEP, or of a converted model.
       config: the options; `default_config(workdir)` has those of the run.
       devices: devices of the mesh; by default every device of every process.
       objective: as `pretrain` takes it; a run that was trained with one is measured with the same one.

@@ -7,6 +7,7 @@ an option spells them, STORE=0.7,STORE=0.3.
 import dataclasses
 import itertools
 import math
+import os
 import re
 from typing import Literal
 
@@ -234,6 +235,12 @@ def run_and_step(text: str) -> tuple[str, int] | None:
     """Return the two parts of RUN:STEP, a work directory and one of its steps; None if `text` is something else."""
     run, _, step = text.rpartition(":")
     return (run, int(step)) if run and re.fullmatch(r"[0-9]{1,9}", step) else None
+
+
+def run_of(workdir: str) -> str:
+    """Return the work directory that `workdir` is, or of which it names a step, as RUN:STEP."""
+    named = None if os.path.isdir(workdir) else run_and_step(workdir)
+    return workdir if named is None else named[0]
 
 
 def _check_data(config: Config) -> None:

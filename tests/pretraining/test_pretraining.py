@@ -21,6 +21,7 @@ from small_pretraining import DOES_NOT_FIT, MODEL, full_device, pretrain, rows, 
 from bert_jax import pretraining
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
+from bert_jax.cli.evaluate import default_config
 from bert_jax.config import Config, ModelConfig, PhaseConfig, PrepareConfig
 from bert_jax.config.pretraining import (
     CheckpointConfig,
@@ -117,6 +118,9 @@ def test_evaluation_is_the_same_every_time(finished):
     )
     assert again.step == 12 and again.num_sequences == 64
     assert again.unigram["mlm_loss"] > 0
+    earlier = run_evaluate(f"{config.workdir}:8", default_config(f"{config.workdir}:8"))
+    assert (earlier.step, earlier.unigram) == (8, again.unigram)
+    assert earlier.metrics["mlm_loss"] > again.metrics["mlm_loss"]
 
 
 def test_evaluation_on_a_corpus_of_another_vocabulary_says_how_to_prepare_it(finished, small_store, tmp_path):
