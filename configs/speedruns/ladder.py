@@ -102,7 +102,9 @@ ARMS = (
     SpeedrunArm(
         name="query_key_norm", on="packed", label="norms of queries and keys", options={"model.query_key_norm": True}
     ),
-    SpeedrunArm(name="zero_outputs", on="packed", label="branches that start at 0", options={"model.zero_outputs": True}),
+    SpeedrunArm(
+        name="zero_outputs", on="packed", label="branches that start at 0", options={"model.zero_outputs": True}
+    ),
     SpeedrunArm(
         name="value_embeddings", on="packed", label="value embeddings", options={"model.value_embeddings": "ends"}
     ),
