@@ -404,9 +404,9 @@ class SpellingConfig(AnalysisConfig):
     Put spelling errors into texts, at several rates. Measure how well a pre-trained model still finds hidden words
     among them, or how well a fine-tuned one still answers, and into how many pieces the words break.
 
-    MODEL is anything that bert_jax.load opens, such as a work directory or one step of it, as RUN:STEP.
-    The input of a fine-tuned model is the labelled dev set of its task: the file, or the directory of the files under
-    their original names. All of it is read.
+    MODEL is anything that bert_jax.load opens, such as a work directory or one step of it, as RUN:STEP. The
+    input of a fine-tuned model is the labelled dev set of its task: the file, or the directory of the files under their
+    original names. All of it is read.
     """
 
     texts: int = 1_000

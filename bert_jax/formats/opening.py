@@ -1,6 +1,6 @@
 """Recognize the kind of a model in a directory, and place its arrays on the devices.
 
-Importing this loads no JAX, and neither does `need_model`: what is not there is refused before that.
+Importing this loads no JAX, and neither does `need_model` but for RUN:STEP: what is not there is refused before that.
 """
 
 import dataclasses
