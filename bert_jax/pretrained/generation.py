@@ -123,7 +123,7 @@ def _fill_in(
     tokenizer = model.tokenizer
     mask_id, marks = tokenizer.mask_id, [*tokenizer.special_ids, *tokenizer.vocabulary.added_ids]
     features = as_features([(draft.ids, draft.types) for draft in drafts], model.config.longest_sequence)
-    output = MaskedWords(mask_id, None, int(model.config.predicts_ahead))
+    output = MaskedWords(mask_id, None, model.config.predicts_ahead)
     for numbers, found in model.compute(output, features, batch_size, False):
         for number, logits in zip(numbers, found, strict=False):
             draft = drafts[number]

@@ -159,25 +159,22 @@ class Progress:
     def _place(self, arm: str) -> float | Run | None:
         """Return the length at which the rates of an arm are tried, or the run that it depends on.
 
-        It is where the middle rate comes down to the target, but no longer than where the arm that is changed does.
-        None while this one's place is not known.
+        It is where the middle rate comes down to the target, but no longer than where the arm that is changed does (the
+        reference, and one that never does: 1). None while that is not known.
         """
-        design, lengths = self.design, self.design.lengths
+        design, lengths, longest = self.design, self.design.lengths, 1.0
         if arm == design.reference:
-            return 1.0
-        if self.target is None or (longest := self._length_of(design.arms[arm])) is None:
+            return longest
+        if self.target is None:
             return None
+        if (on := design.arms[arm]) != design.reference:
+            if (crossing := self.crossing(on, design.seeds[0])) is None:
+                return None
+            longest = crossing.after.length if crossing.after else longest
         middle = design.rates[len(design.rates) // 2]
         runs = [self._first(arm, length)[middle] for length in lengths[: lengths.index(longest) + 1]]
         found = self._search(runs, max(0, len(runs) - 2), growth=2)
         return (found.after.length if found.after else longest) if isinstance(found, Crossing) else found
-
-    def _length_of(self, arm: str) -> float | None:
-        """Return the length at which the first seed of an arm came down to the target, 1 if it never does."""
-        if arm == self.design.reference:
-            return 1.0
-        crossing = self.crossing(arm, self.design.seeds[0])
-        return None if crossing is None else crossing.after.length if crossing.after else 1.0
 
     def _first(self, arm: str, length: float) -> dict[float, Run]:
         """Return the runs of the first seed with each rate."""
