@@ -386,7 +386,20 @@ def affine(
     add_bias: AddBias = plain_bias,
 ) -> jax.Array:
     """Return x · kernel + bias in the dtype of x: x [..., *inputs], kernel [*inputs, *outputs], bias [*outputs]."""
-    return add_bias(product(x, kernel, kernel.ndim - bias.ndim), bias)
+    return add_bias(steady_product(x, kernel, kernel.ndim - bias.ndim, product), bias)
+
+
+NARROW = 16
+"""Outputs. With fewer than 9, CPUs without AVX-512 add up the products of 64 rows in another order than of 128."""
+
+
+def steady_product(x: jax.Array, kernel: jax.Array, axes: int, product: Product = plain_product) -> jax.Array:
+    """Return the product, on a CPU with zeros as further outputs, so that a row's bits do not depend on other rows."""
+    missing = NARROW - math.prod(kernel.shape[axes:])
+    if missing <= 0 or kernel.ndim != axes + 1 or platform_in_use() != "cpu":
+        return product(x, kernel, axes)
+    wide = jnp.pad(kernel, (*((0, 0) for _ in range(axes)), (0, missing)))
+    return product(x, wide, axes)[..., :-missing]
 
 
 class Linear(nnx.Module):

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from bert_jax.config.heads import Combination, Pooling, TextState, TokenPooling
 from bert_jax.errors import UserError
-from bert_jax.models.layers import PackedTexts, gather_positions, last_positions, plain_product
+from bert_jax.models.layers import PackedTexts, gather_positions, last_positions, steady_product
 
 Array = TypeVar("Array", jax.Array, np.ndarray)
 
@@ -111,7 +111,7 @@ def unit_vectors(vectors: jax.Array) -> jax.Array:
 
 def token_vectors(states: jax.Array, kernel: jax.Array) -> jax.Array:
     """Return the vectors of norm 1 of tokens, float32 [B, L, D], of their states [B, L, H] by a linear map [H, D]."""
-    return unit_vectors(plain_product(states.astype(jnp.float32), kernel, 1))
+    return unit_vectors(steady_product(states.astype(jnp.float32), kernel, 1))
 
 
 def _pool_texts(states: jax.Array, texts: PackedTexts, pooling: TokenPooling) -> jax.Array:

@@ -30,6 +30,7 @@ from bert_jax.models.layers import (
     plain_layer_norm,
     plain_product,
     product_bias,
+    steady_product,
     tpu_product,
     wide_bias,
     wide_einsum,
@@ -124,6 +125,17 @@ def test_over_split_states_kernels_are_matrices_with_equal_products(axes, fsdp):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
     matrices = str(jax.make_jaxpr(sharding.under(mesh, lambda x, k: tpu_product(x, k, axes)))(x, kernel))
     assert ("[32,24] = reshape" in matrices) == (fsdp > 1)
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3, 8, 20])
+def test_a_row_of_a_product_has_the_same_bits_whatever_rows_are_beside_it(outputs):
+    """From 64 rows on; without more outputs, one fails on every processor, and 2 to 8 on those without AVX-512."""
+    x, kernel = random_arrays((256, 128), (128, outputs))
+    product = compiled(lambda x, kernel: steady_product(x, kernel, 1))
+    whole = product(x, kernel)
+    np.testing.assert_allclose(whole, x.astype(float) @ kernel, rtol=1e-4, atol=1e-4)
+    for rows in (64, 128, *([2, 4] if outputs == 1 else [])):
+        np.testing.assert_array_equal(product(x[:rows], kernel), whole[:rows])
 
 
 @pytest.mark.parametrize("size", [16, pytest.param(4, id="narrower than there are predictions")])
