@@ -1,6 +1,6 @@
 """Is growing worth it? Operations to a held-out loss of 4 layers that grew from 2, and of a fresh one.
 
-    python scripts/warm_start.py --store=STORE --workdir=DIR [--steps=4000] [--seeds=3] [--rates=1e-3,2e-3,4e-3]
+    python scripts/warm_start.py --store=STORE --workdir=DIR [--steps=3000] [--seeds=3] [--rates=1e-3,2e-3,4e-3]
 
 Every arm is trained for the same number of steps at each rate and with each seed; the small model for half of them. The
 target is the loss that the fresh arm has after half of its steps at its best rate, the mean over the seeds. An arm's
@@ -31,13 +31,15 @@ MODEL = bert_jax.ModelConfig(
     norm_position="pre",
     hidden_dropout=0.0,
     attention_dropout=0.0,
+    initializer_range=0.05,
+    positions=bert_jax.Rope(),  # with learned ones every arm ends on the plateau where it knows frequencies alone
 )
 ARMS = {"fresh": {}, **{how: {"init_from_depth": how} for how in ("identity", "stack", "spread")}}
 
 
 def configuration(options: argparse.Namespace, rate: float, seed: int) -> bert_jax.Config:
     phase = bert_jax.PhaseConfig(
-        steps=options.steps, sequence_length=64, batch_size=32, learning_rate=rate, warmup_steps=options.steps // 20
+        steps=options.steps, sequence_length=64, batch_size=16, learning_rate=rate, warmup_steps=options.steps // 20
     )
     return bert_jax.Config(
         model=MODEL,
@@ -80,7 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", required=True)
     parser.add_argument("--workdir", required=True, type=pathlib.Path)
-    parser.add_argument("--steps", type=int, default=4_000)
+    parser.add_argument("--steps", type=int, default=3_000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
         "--rates", type=lambda text: [float(rate) for rate in text.split(",")], default=[1e-3, 2e-3, 4e-3]

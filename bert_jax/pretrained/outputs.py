@@ -7,8 +7,9 @@ both say the same.
 On a CPU they also say the same to the bit, whoever else is in the batch. There the sums of a matrix product and of a
 softmax are added up in an order that follows from the shapes: it is that of the same text alone if rows are multiples
 of BLOCK positions wide, if a text that shares its row lies within one block, and if heads, too, read at least BLOCK
-rows. The number of rows, the other texts and the place in the block then change nothing, in batches of up to POSITIONS.
-So the width of a row follows from the length of the text alone (`row_width`).
+rows (and are never narrow: `steady_product` of models/layers.py). The number of rows, the other texts and the place in
+the block then change nothing, in batches of up to POSITIONS. So the width of a row follows from the length of the text
+alone (`row_width`).
 """
 
 import dataclasses
