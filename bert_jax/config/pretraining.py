@@ -26,6 +26,8 @@ MaskUnit = Literal["token", "whole_word", "span", "ngram"]
 """Units of masking; see `MaskingConfig.unit`."""
 ReplacementUnit = Literal["token", "span"]
 """Units of what stands in place of predicted tokens; see `MaskingConfig.replacement`."""
+SharedObjective = Literal["masked_words", "left_to_right", "two_directions", "masked_diffusion"]
+"""Objectives that train the same arrays; see `PhaseObjective.name`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -419,7 +421,7 @@ class PhaseMasking:
 class PhaseObjective:
     """Objective of a phase, of those that train the same arrays, and weights of its losses."""
 
-    name: Literal["masked_words", "left_to_right", "two_directions", "masked_diffusion"] | None = None
+    name: SharedObjective | None = None
     """Objective of this phase, whose options are the run's where that has them. None: objective.name."""
     mlm_weight: float | None = None
     """Weight of the loss of the masked words in this phase. None: objective.mlm_weight."""
