@@ -857,6 +857,14 @@ def warmup_steps(config: Config, first: int) -> int:
     return schedule_length(config, first) // 100 if given is None else given
 
 
+def num_predicted(length: int, rate: float) -> int:
+    """Return how many of so many tokens are predicted, where there is room: rate × length, halves to even, at least 1.
+
+    The tokens are those of a row, its special tokens included.
+    """
+    return max(1, round(rate * length))
+
+
 def max_predictions(phase: PhaseConfig, config: Config) -> int:
     """Return the width of the masked-position arrays, with the options that the phase sees."""
     return config.objective.predictions(phase.sequence_length, phase.max_predictions, config.masking.rate)

@@ -116,7 +116,11 @@ an objective that is none for a phase: {PRETRAIN} --phases.0.objective.name=magi
 an optimizer for a phase: {PRETRAIN} --phases.0.optimizer.beta1=0.5
     -> --phases.0.optimizer.beta1 is not for a phase | share it; | give --optimizer.beta1 for the whole run
 a mistyped option of a phase: {PRETRAIN} --phases.0.masking.ratte=0.3 -> perhaps you meant --phases.0.masking.rate
-a phase that is not there: {PRETRAIN} --phases.1.model.hidden_size=64 -> has 1 phase, phases.0; | in a configuration file
+a mask rate that no slot can hold: {PRETRAIN} --max_predictions=9 --phases.0.masking.rate=0.3
+    -> phases.0.max_predictions=9 cannot hold the 10 tokens | phases.0.masking.rate=0.3 | raise it to 10
+a mask rate of the run that no slot can hold: {PRETRAIN} --max_predictions=4 --masking.rate=0.15
+    -> phases.0.max_predictions=4 cannot hold the 5 tokens that masking.rate=0.15 predicts | raise it to 5
+a phase that is not there: {PRETRAIN} --phases.1.model.hidden_size=64 -> has 1 phase, phases.0; | configuration file
 # Work directories.
 a work directory below a file: {PRETRAIN} --workdir=@/corpus.txt/run -> cannot write to the work directory | --workdir
 a work directory over a file: {PRETRAIN} --workdir=@/corpus.txt -> cannot write to the work directory | --workdir
