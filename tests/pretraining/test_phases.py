@@ -53,7 +53,7 @@ from bert_jax.formats.opening import open_stored
 from bert_jax.pretraining import make_learner
 from bert_jax.tools.doctor import run_checks
 from bert_jax.tools.report import events as table_of_events
-from bert_jax.tools.report import held_out
+from bert_jax.tools.report import figures, held_out, summary
 from bert_jax.tools.status import read_run, run_status
 from bert_jax.training.events import read_events
 from bert_jax.training.state import create_state
@@ -357,7 +357,13 @@ def test_status_report_and_doctor_know_the_phase(trained):
     assert not checks["evaluation of nothing"].is_wrong and not checks["masks that select nothing"].is_wrong
     runs = {"run": history}
     assert [row[2] for row in table_of_events(runs).rows].count("phase") == 2
-    assert [row[1:3] for row in held_out(runs).rows] == [["last", "6"]]
+    assert [row[1:3] for row in held_out(runs).rows] == [["last", "6, phase 1"]]
+    assert [row[2] for row in summary(runs, 0.0).rows] == ["6 of 6, phase 1 (of 2)"]
+    for metric, begin in ("next_word_loss", 0), ("mlm_loss", 3):  # each where it is trained for
+        drawn = figures(runs)[metric]["layout"]["shapes"]
+        (value,) = [row[metric] for row in history.happened("baseline") if metric in row]
+        lines = [(shape["x0"], shape["x1"], shape["y0"]) for shape in drawn if shape["line"]["dash"] == "dot"]
+        assert lines == [(begin, begin + 3, value)]
 
 
 def test_a_run_resumes_exactly_at_the_switch(trained):
