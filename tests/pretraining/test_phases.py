@@ -7,6 +7,7 @@ import signal
 import jax
 import numpy as np
 import pytest
+from etils import epath
 from family_runs import MESHES, on_mesh
 from forked_run import run
 from processes import EXHAUSTIVE
@@ -55,6 +56,7 @@ from bert_jax.tools.doctor import run_checks
 from bert_jax.tools.report import events as table_of_events
 from bert_jax.tools.report import figures, held_out, summary
 from bert_jax.tools.status import read_run, run_status
+from bert_jax.tools.status import status as run_facts
 from bert_jax.training.events import read_events
 from bert_jax.training.state import create_state
 from bert_jax.training_data import Examples
@@ -366,6 +368,17 @@ def test_status_report_and_doctor_know_the_phase(trained):
         assert lines == [(begin, begin + 3, value)]
 
 
+@pytest.mark.parametrize("step, number, begin", [(2, 0, 0), (3, 1, 3), (5, 1, 3)])
+def test_status_is_that_of_the_phase_of_the_next_step(trained, tmp_path, step, number, begin):
+    """At the step at which a phase ends, the next one is told, with the figures of the one that is over."""
+    history = read_run(trained.workdir)
+    rows = [row for row in history.rows if row["step"] <= step]
+    facts = run_facts(dataclasses.replace(history, path=epath.Path(tmp_path), rows=rows), now=0.0)
+    assert (facts["step"], facts["finished"]) == (step, False)
+    assert (facts["phase"]["number"], facts["phase"]["begin"], facts["phase"]["end"]) == (number, begin, begin + 3)
+    assert ("next_word_loss" in facts["training"], "mlm_loss" in facts["training"]) == (step <= 3, step > 3)
+
+
 def test_a_run_resumes_exactly_at_the_switch(trained):
     assert_resumed_exactly(trained, (4, 5, 6))
     moved = dataclasses.replace(trained.phases[0], model=PhaseModel(), objective=PhaseObjective(), data=PhaseData())
@@ -433,6 +446,9 @@ def test_every_kind_of_switch_is_resumed_exactly_and_has_the_losses_of_one_devic
     newest = read_record(max((tmp_path / "run/checkpoints").glob("step_*")) / "record")["metrics"]
     measured = run_evaluate(config.workdir, config).metrics  # by the objective and the masks of the last phase
     assert measured == pytest.approx(newest, rel=1e-5) and "span_boundary_loss" in measured
+    for logged in rows(config.workdir, "evaluation")[:4]:  # and earlier steps by those of the phase that took them
+        measured = run_evaluate(f"{config.workdir}:{logged['step']}", config).metrics
+        assert measured == pytest.approx({name: logged[name] for name in logged.keys() - {"kind", "step"}}, rel=1e-5)
 
 
 @pytest.mark.slow
