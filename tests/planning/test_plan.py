@@ -37,6 +37,8 @@ from bert_jax.config import (
     PhaseMasking,
     PhaseModel,
     PhaseObjective,
+    Rope,
+    Window,
 )
 from bert_jax.config.commands import PlanConfig
 from bert_jax.config.objective import DistillationConfig
@@ -339,25 +341,30 @@ def test_a_phase_is_planned_as_a_run_of_its_options_alone(tmp_path, capsys):
         model=PhaseModel(direction="left_to_right"),
         data=PhaseData(sentence_pairs="none"),
     )
-    phases = first, dataclasses.replace(phase, masking=PhaseMasking(rate=0.3)), phase
-    run, output = dataclasses.replace(CONFIG, phases=phases), tmp_path / "plan.json"
+    phases = first, dataclasses.replace(phase, masking=PhaseMasking(rate=0.3))
+    phases = *phases, dataclasses.replace(phase, model=PhaseModel(local_window=0)), phase
+    model = dataclasses.replace(CONFIG.model, positions=Rope(), window=Window(local_window=8))
+    base, output = dataclasses.replace(CONFIG, model=model), tmp_path / "plan.json"
+    run = dataclasses.replace(base, phases=phases)
     options = dataclasses.replace(PlanConfig.of(run), topology="gpu:h100:8", output=str(output))
     assert search.run_plan(options, []) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Phase ")]
-    assert len(told) == 2 and "direction=left_to_right" in told[0] and told[1].startswith("Phase 1: masking.rate=0.3")
-    model = dataclasses.replace(CONFIG.model, direction="left_to_right")
+    assert len(told) == 3 and "direction=left_to_right" in told[0] and told[1].startswith("Phase 1: masking.rate=0.3")
     alone = (
-        dataclasses.replace(CONFIG, objective=LeftToRight(), model=model, data=single),
-        dataclasses.replace(CONFIG, masking=MaskingConfig(rate=0.3)),
-        CONFIG,
+        dataclasses.replace(
+            base, objective=LeftToRight(), model=dataclasses.replace(model, direction="left_to_right"), data=single
+        ),
+        dataclasses.replace(base, masking=MaskingConfig(rate=0.3)),
+        dataclasses.replace(base, model=dataclasses.replace(model, window=None)),
+        base,
     )
     found = [planned["flops"] for planned in json.loads(output.read_text())["phases"]]
-    predictions = (127, 39, 20)  # of rows of 128: all but one, 30 and 15 %
+    predictions = (127, 39, 20, 20)  # of rows of 128: all but one, 30 and 15 %
     assert found == [
         computed_flops(each.model, each.objective, each.compute, 128, number).total * 64 / 8
         for each, number in zip(alone, predictions, strict=True)
     ]
-    assert len(set(found)) == 3
+    assert len(set(found)) == 4
 
 
 def test_slices_of_the_machine_are_those_of_the_mesh():
