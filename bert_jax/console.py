@@ -51,7 +51,7 @@ from bert_jax.config.options import (
     to_dict,
 )
 from bert_jax.config.presets import shipped_configs, shipped_speedruns, shipped_studies
-from bert_jax.config.pretraining import PHASE_GROUPS
+from bert_jax.config.pretraining import PHASE_GROUPS, SharedObjective
 from bert_jax.config.studies import Speedrun, Study, check_speedrun, check_study
 from bert_jax.errors import UserError, first_lines, is_of_cloud_storage, need_cloud_storage, need_known_place
 
@@ -500,12 +500,24 @@ Defined = TypeVar("Defined")
 
 
 def defined(file: pathlib.Path, function: str, kind: type[Defined]) -> Defined:
-    """Execute a Python file, and return what its `function` returns; raise a UserError unless that is a `kind`."""
+    """Execute a Python file, and return what its `function` returns.
+
+    Raises:
+      UserError: the file raises an exception, or the function does not return a `kind`.
+    """
     spec = importlib.util.spec_from_file_location(f"bert_jax_config_{file.stem}", file)
     assert spec is not None and spec.loader is not None  # as of every .py file
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found = getattr(module, function)() if hasattr(module, function) else None
+    try:
+        spec.loader.exec_module(module)
+        found = getattr(module, function)() if hasattr(module, function) else None
+    except UserError:
+        raise
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(file) else lines[-1]
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{file}, line {line}, raises {what}; correct it (--debug shows the traceback)") from error
     if not isinstance(found, kind):
         raise UserError(f"{file} must define {function}() that returns a {kind.__name__}, not {type(found).__name__}")
     return found
@@ -621,10 +633,9 @@ def _spelled_out(arguments: list[str], names: list[str], config: Any, others: Se
                     f"--{name} is ambiguous: this configuration has {len(config.phases)} phases; set {full} instead"
                 )
             name = f"phases.0.{name}"
+        if phase_fields:
+            _refuse_in_phase(name, value if equals else following, names, config)
         if name not in names:
-            numbered = re.match(r"phases\.(\d+)\.", name)
-            if phase_fields and numbered and int(numbered[1]) >= len(config.phases):
-                raise UserError(_phases_there_are(name, len(config.phases)))
             known = [*names, *phase_fields, *others]
             close = difflib.get_close_matches(name, known, n=1) or [n for n in known if n.endswith("." + name)]
             hint = f"; perhaps you meant --{close[0]}" if close else "; --help lists the options"
@@ -646,12 +657,32 @@ def _spelled_out(arguments: list[str], names: list[str], config: Any, others: Se
     return out
 
 
-def _phases_there_are(name: str, phases: int) -> str:
-    """Return the error about an option of a phase that the configuration does not have."""
-    there = "1 phase, phases.0" if phases == 1 else f"{phases} phases, the last of which is phases.{phases - 1}"
-    return (
-        f"--{name}: this configuration has {there}; phases are added in a configuration file, "
-        "of which docs/pretraining.md has an example"
+def _refuse_in_phase(name: str, value: str, names: list[str], config: Config) -> None:
+    """Raise a UserError about an option of a phase that is not there, or one that only whole runs have.
+
+    Args:
+      name: dotted name of the option, of a phase or not.
+      value: what it is given.
+      names: those that `config` has.
+    """
+    found, phases = re.fullmatch(r"phases\.(\d+)\.(.+)", name), len(config.phases)
+    if found is None:
+        return
+    if int(found[1]) >= phases:
+        there = "1 phase, phases.0" if phases == 1 else f"{phases} phases, the last of which is phases.{phases - 1}"
+        raise UserError(
+            f"--{name}: this configuration has {there}; phases are added in a configuration file, "
+            "of which docs/pretraining.md has an example"
+        )
+    of_run, objectives = found[2], choices_of(Config)["objective"].values("name")
+    if of_run == "objective.name" and value in set(objectives).difference(typing.get_args(SharedObjective)):
+        name, of_run = f"{name}={value}", f"{of_run}={value}"
+    elif name in names or of_run not in dotted_names(Config):
+        return
+    shared = "one set of arrays" if of_run.startswith(("model.", "objective.")) else "it"
+    raise UserError(
+        f"--{name} is not for a phase, since all phases of a run share {shared}; give --{of_run} for the whole run, or "
+        "to a second run that starts from this one (--init_from)"
     )
 
 

@@ -36,7 +36,7 @@ from bert_jax.checkpoints.workdir import (
     with_commits,
 )
 from bert_jax.config import CheckpointConfig, Config, Phase, config_of_phase, resolve_phases, resolve_stages
-from bert_jax.config.checks import check, check_given, check_ramps
+from bert_jax.config.checks import check, check_given, check_new
 from bert_jax.config.objective import MaskedWords
 from bert_jax.config.options import (
     differing_options,
@@ -605,7 +605,7 @@ def described(
     check_attention(config.compute, mesh.devices.flat[0].platform)
     check_given(config)
     if not (resumed := from_first(has_checkpoint(config.workdir))):
-        check_ramps(config)
+        check_new(config)
     config = with_commits(config, ("init_from", "objective.distillation.teacher"))
     branch, first = open_branch(config, resumed), config_of_phase(config, 0)
     source = open_source(

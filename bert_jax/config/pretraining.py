@@ -26,6 +26,8 @@ MaskUnit = Literal["token", "whole_word", "span", "ngram"]
 """Units of masking; see `MaskingConfig.unit`."""
 ReplacementUnit = Literal["token", "span"]
 """Units of what stands in place of predicted tokens; see `MaskingConfig.replacement`."""
+SharedObjective = Literal["masked_words", "left_to_right", "two_directions", "masked_diffusion"]
+"""Objectives that train the same arrays; see `PhaseObjective.name`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -419,7 +421,7 @@ class PhaseMasking:
 class PhaseObjective:
     """Objective of a phase, of those that train the same arrays, and weights of its losses."""
 
-    name: Literal["masked_words", "left_to_right", "two_directions", "masked_diffusion"] | None = None
+    name: SharedObjective | None = None
     """Objective of this phase, whose options are the run's where that has them. None: objective.name."""
     mlm_weight: float | None = None
     """Weight of the loss of the masked words in this phase. None: objective.mlm_weight."""
@@ -853,6 +855,14 @@ def warmup_steps(config: Config, first: int) -> int:
     """Return the number of warm-up steps of the schedule that begins with phase `first`."""
     given = config.phases[first].warmup_steps
     return schedule_length(config, first) // 100 if given is None else given
+
+
+def num_predicted(length: int, rate: float) -> int:
+    """Return how many of so many tokens are predicted, where there is room: rate × length, halves to even, at least 1.
+
+    The tokens are those of a row, its special tokens included.
+    """
+    return max(1, round(rate * length))
 
 
 def max_predictions(phase: PhaseConfig, config: Config) -> int:

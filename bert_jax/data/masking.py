@@ -9,7 +9,15 @@ from typing import Literal
 
 import numpy as np
 
-from bert_jax.config import LeftToRight, MaskedDiffusion, MaskingConfig, ObjectiveConfig, Permutation, TwoDirections
+from bert_jax.config import (
+    LeftToRight,
+    MaskedDiffusion,
+    MaskingConfig,
+    ObjectiveConfig,
+    Permutation,
+    TwoDirections,
+    num_predicted,
+)
 from bert_jax.data.store import Store
 from bert_jax.randomness import Stream, bits, integers, uniform
 from bert_jax.tokenization.tokenizer import Tokenizer
@@ -90,8 +98,9 @@ def replacement(token: int, original: int, mask_id: int) -> Literal["mask", "ran
 
 
 def num_predictions(lengths: np.ndarray, rate: float, max_predictions: int) -> np.ndarray:
-    """Return how many places to predict: rate × length, halves to even, at least 1, at most `max_predictions`."""
-    return np.minimum(max_predictions, np.maximum(1, np.rint(rate * lengths).astype(np.int64)))
+    """Return how many places to predict in rows of these lengths (see `num_predicted`), at most `max_predictions`."""
+    wanted = [num_predicted(length, rate) for length in lengths.tolist()]
+    return np.minimum(max_predictions, np.array(wanted, np.int64))
 
 
 def random_places(is_text: np.ndarray, keys: np.ndarray, budget: np.ndarray, max_predictions: int) -> np.ndarray:

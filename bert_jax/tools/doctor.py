@@ -7,6 +7,7 @@ before training on them. Each check says what was measured, where the limit is, 
 import dataclasses
 import math
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from bert_jax.config import (
     phase_of_step,
     resolve_phases,
 )
-from bert_jax.config.checks import check, training_paths
+from bert_jax.config.checks import check, resolve_mixtures, training_paths
 from bert_jax.config.pretraining import DoctorConfig
 from bert_jax.data.mixtures import epoch_report
 from bert_jax.data.store import Store, open_store
@@ -255,14 +256,14 @@ def content_checks(store: Store, counts: TokenCounts) -> list[Check]:
     ]
 
 
-def example_checks(store: Store, config: Config) -> list[Check]:
-    """Return the checks on the examples of each phase of `config`, whose options choose length, pairs and masks.
+def example_checks(store: Store, config: Config, phases: Iterable[Phase]) -> list[Check]:
+    """Return the checks on the examples of some phases of `config`, whose options choose length, pairs and masks.
 
     Raises:
       UserError: the store has no text to train on.
     """
     checks = []
-    for phase in resolve_phases(config):
+    for phase in phases:
         examples = Examples(store, config, phase, split="train", seed=phase.data_seed)
         where = f"phase {phase.index}: " if len(config.phases) > 1 else ""
         seen = config_of_phase(config, phase.index)
@@ -470,7 +471,14 @@ def _of_store(config: Config, path: str) -> list[Check]:
         checks = content_checks(store, count_tokens(store, advance_to))
     if any(each.is_wrong and each.name == "ids out of range" for each in checks):
         return checks  # no example can be made of them
-    return [*checks, *example_checks(store, config)]
+    return [*checks, *example_checks(store, config, _reading(config, path))]
+
+
+def _reading(config: Config, path: str) -> list[Phase]:
+    """Return the phases whose examples are cut from the store at `path`."""
+    phases = zip(resolve_phases(config), resolve_mixtures(config), strict=True)
+    read = lambda parts: not parts or any(part.path == path and part.amount != 0 for part in parts)
+    return [phase for phase, parts in phases if read(parts)]
 
 
 def _unigram(run: RunHistory) -> float | None:

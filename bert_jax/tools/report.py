@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import __version__
+from bert_jax.config import phase_of_step, resolve_phases
 from bert_jax.config.options import flattened
 from bert_jax.config.pretraining import ReportConfig
 from bert_jax.errors import UserError, need_extra
@@ -50,7 +51,7 @@ def _figure(metric: str, runs: dict[str, RunHistory], logarithmic: bool) -> dict
         colour = COLOURS[number % len(COLOURS)]
         traces += _traces(metric, name, run, colour)
         shapes += _marks(run, colour)
-        baselines += _baseline(metric, run, colour)
+        baselines += _baselines(metric, run, colour)
     for line in baselines[1:]:  # one name for all, which are close to each other
         del line["label"]
     axis = {"title": {"text": "step"}, "rangemode": "tozero"}
@@ -129,15 +130,22 @@ def _marks(run: RunHistory, colour: str) -> list[dict[str, Any]]:
     return marks[-100:]
 
 
-def _baseline(metric: str, run: RunHistory, colour: str) -> list[dict[str, Any]]:
-    """Return a horizontal line where word frequencies alone come to."""
-    for row in reversed(run.happened("baseline")):
+def _baselines(metric: str, run: RunHistory, colour: str) -> list[dict[str, Any]]:
+    """Return a horizontal line for each phase where word frequencies alone come to, as wide as the phase is so far."""
+    config, newest, found = run.config, max((row["step"] for row in run.rows), default=0), {}
+    for row in run.happened("baseline"):
         value = row.get(metric)
         if isinstance(value, float) and math.isfinite(value):
-            label = {"text": "word frequencies alone", "textposition": "end", "font": {"size": 9}}
-            place = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value}
-            return [{**place, "line": {"color": colour, "width": 1, "dash": "dot"}, "label": label}]
-    return []
+            found[0 if config is None else phase_of_step(config, row["step"] + 1)] = value
+    places: list[dict[str, Any]] = [{"xref": "paper", "x0": 0, "x1": 1}]
+    if config is not None and len(config.phases) > 1:
+        places = [{"x0": phase.begin, "x1": min(phase.end, newest)} for phase in resolve_phases(config)]
+    label = {"text": "word frequencies alone", "textposition": "end", "font": {"size": 9}}
+    line = {"color": colour, "width": 1, "dash": "dot"}
+    return [
+        {"type": "line", **places[phase], "y0": value, "y1": value, "line": line, "label": label}
+        for phase, value in found.items()
+    ]
 
 
 PAGE = pathlib.Path(__file__).with_name("report.html")
@@ -273,6 +281,7 @@ def summary(runs: dict[str, RunHistory], now: float) -> Table:
         spent = f"{facts['goodput']['share']:.1%}" if "goodput" in facts else ""
         rate = facts.get("rates", {}).get("tokens_per_second")
         speed = f"{rate:,.0f}" if isinstance(rate, float) else ""
+        done += f", phase {facts['phase']['number']} (of {facts['phase']['of']})" if "phase" in facts else ""
         parent = facts.get("branched_from")
         done += f", branch of {parent['path']} from step {parent['step']:,}" if parent else ""
         rows.append([name, os.fspath(run.path), done, state, speed, spent, "; ".join(facts["alarms"])])
@@ -301,8 +310,15 @@ def held_out(runs: dict[str, RunHistory]) -> Table:
         found += [(name, which, row) for which, row in chosen.items()]
     metrics = [metric for metric in metrics if any(metric in row for *_, row in found)]  # not those of earlier phases
     shown = lambda row: [f"{row[metric]:.4g}" if metric in row else "" for metric in metrics]
-    table = [[name, which, f"{row['step']:,}", *shown(row)] for name, which, row in found]
+    table = [[name, which, _step(runs[name], row["step"]), *shown(row)] for name, which, row in found]
     return Table("Held-out figures", ["run", "which", "step", *metrics], table, "No run has been evaluated yet.")
+
+
+def _step(run: RunHistory, step: int) -> str:
+    """Return a step and, if the run has several phases, the one that took it."""
+    config = run.config
+    phase = "" if config is None or len(config.phases) == 1 else f", phase {phase_of_step(config, step)}"
+    return f"{step:,}{phase}"
 
 
 def sampled(runs: dict[str, RunHistory]) -> Table:

@@ -69,6 +69,13 @@ def bad_inputs(small_store, tmp_path_factory) -> pathlib.Path:
     )
     (place / "broken.json").write_text('{"model": ')
     (place / "phases.json").write_text('{"phases": "1000"}')
+    (place / "broken.py").write_text("def get_config():\n    return )\n")
+    (place / "raising.py").write_text(
+        "from bert_jax.config import Config, PhaseConfig\n"
+        "from bert_jax.config.pretraining import PhaseModel\n\n\n"
+        "def get_config():\n"
+        "    return Config(phases=(PhaseConfig(model=PhaseModel(hidden_size=64)),))\n"
+    )
     pretrain_by_words(f"{place}/config.json", f"--workdir={place}/run")
     shutil.copytree(place / "run", place / "broken_run")
     (place / "broken_run" / "config.json").write_text("{")

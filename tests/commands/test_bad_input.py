@@ -103,6 +103,24 @@ no configuration: pretrain -> CONFIG | usage
 no such configuration: pretrain @/tiny.py -> no configuration file | tiny.py
 a configuration that is no JSON: pretrain @/broken.json -> broken.json is not JSON
 a configuration of wrong types: pretrain @/phases.json -> phases='1000' | must be a list
+a configuration that raises: pretrain @/raising.py -> raising.py, line 6, raises TypeError: | 'hidden_size' | --debug
+a configuration that is no Python: pretrain @/broken.py -> broken.py, line 2, raises SyntaxError: | correct it
+# Phases.
+a size for a phase: {PRETRAIN} --phases.0.model.hidden_size=64
+    -> --phases.0.model.hidden_size is not for a phase | one set of arrays | --init_from
+a kind of layers for a phase: {PRETRAIN} --phases.0.model.norm_position=pre
+    -> --phases.0.model.norm_position is not for a phase | one set of arrays | give --model.norm_position
+an objective of other arrays for a phase: {PRETRAIN} --phases.0.objective.name replaced_tokens
+    -> --phases.0.objective.name=replaced_tokens is not for a phase | one set of arrays | --init_from
+an objective that is none for a phase: {PRETRAIN} --phases.0.objective.name=magic -> 'magic' | 'left_to_right'
+an optimizer for a phase: {PRETRAIN} --phases.0.optimizer.beta1=0.5
+    -> --phases.0.optimizer.beta1 is not for a phase | share it; | give --optimizer.beta1 for the whole run
+a mistyped option of a phase: {PRETRAIN} --phases.0.masking.ratte=0.3 -> perhaps you meant --phases.0.masking.rate
+a mask rate that no slot can hold: {PRETRAIN} --max_predictions=9 --phases.0.masking.rate=0.3
+    -> phases.0.max_predictions=9 cannot hold the 10 tokens | phases.0.masking.rate=0.3 | raise it to 10
+a mask rate of the run that no slot can hold: {PRETRAIN} --max_predictions=4 --masking.rate=0.15
+    -> phases.0.max_predictions=4 cannot hold the 5 tokens that masking.rate=0.15 predicts | raise it to 5
+a phase that is not there: {PRETRAIN} --phases.1.model.hidden_size=64 -> has 1 phase, phases.0; | configuration file
 # Work directories.
 a work directory below a file: {PRETRAIN} --workdir=@/corpus.txt/run -> cannot write to the work directory | --workdir
 a work directory over a file: {PRETRAIN} --workdir=@/corpus.txt -> cannot write to the work directory | --workdir

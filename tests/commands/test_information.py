@@ -14,9 +14,23 @@ from command_lines import bert_jax
 from rich.console import Console
 from synthetic_store import SyntheticStore, random_documents, write_store
 
-from bert_jax.cli.info import run_info
+from bert_jax.cli.info import phase_table, run_info
 from bert_jax.cli.inspect import run_inspect
-from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, PhaseConfig, RecurrentConfig
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    LeftToRight,
+    MaskingConfig,
+    ModelConfig,
+    PhaseConfig,
+    PhaseData,
+    PhaseMasking,
+    PhaseModel,
+    PhaseObjective,
+    RecurrentConfig,
+    Rope,
+    Window,
+)
 from bert_jax.config.commands import InspectConfig
 from bert_jax.config.objective import DistillationConfig
 from bert_jax.console import load_config, parse
@@ -38,6 +52,38 @@ def test_information_prints_the_figures_of_the_original_run(capsys):
     run_info(Config(model=ModelConfig(vocab_size=CASED, norm_position="pre")))
     printed = capsys.readouterr().out
     assert "assumed" not in printed and "final norm" in printed
+
+
+def test_the_operations_of_a_phase_are_those_of_a_run_of_its_options_alone(capsys):
+    data, model = DataConfig(sentence_pairs="none"), ModelConfig(positions=Rope(), window=Window(local_window=8))
+    base = Config(model=dataclasses.replace(model, vocab_size=CASED), phases=(PhaseConfig(steps=10),))
+    (phase,) = base.phases
+    left_to_right = dataclasses.replace(
+        phase,
+        objective=PhaseObjective(name="left_to_right"),
+        model=PhaseModel(direction="left_to_right"),
+        data=PhaseData(sentence_pairs="none"),
+    )
+    phases = left_to_right, dataclasses.replace(phase, masking=PhaseMasking(rate=0.3))
+    phases = *phases, dataclasses.replace(phase, model=PhaseModel(local_window=0)), phase
+    alone = (
+        dataclasses.replace(
+            base, objective=LeftToRight(), model=dataclasses.replace(base.model, direction="left_to_right"), data=data
+        ),
+        dataclasses.replace(base, masking=MaskingConfig(rate=0.3)),
+        dataclasses.replace(base, model=dataclasses.replace(base.model, window=None)),
+        base,
+    )
+    rows = lambda config: list(zip(*(column.cells for column in phase_table(config).columns), strict=True))
+    found = rows(dataclasses.replace(base, phases=phases))
+    assert [row[1:] for row in found[:-1]] == [rows(run)[0][1:] for run in alone]
+    operations = [float(row[-1]) for row in found]
+    assert len(set(operations[:3])) == 3 and operations[-1] == pytest.approx(sum(operations[:-1]), rel=1e-2)
+    run_info(dataclasses.replace(base, phases=phases))
+    printed = capsys.readouterr().out
+    assert "Phase 1: masking.rate=0.3, starts pooler and head for pairs afresh.\n" in printed
+    assert "Phase 2: model.local_window=0.\n" in printed and "Phase 3:" not in printed
+    assert "next-sentence head" in printed and "untrained" not in printed  # of the phase that trains most heads
 
 
 PUBLISHED = {  # values of the arrays of transformers 5.23.0: encoder with its pooler, if it has one, and with heads

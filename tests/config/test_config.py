@@ -33,7 +33,7 @@ from bert_jax.config import (
     schedule_length,
     warmup_steps,
 )
-from bert_jax.config.checks import check, check_ramps
+from bert_jax.config.checks import check, check_new
 from bert_jax.config.finetuning import FinetuneConfig, FinetuningRecord
 from bert_jax.config.objective import GeneratorConfig, GloVeConfig, SkipGramConfig, generator_model
 from bert_jax.config.options import (
@@ -301,7 +301,7 @@ def test_the_batch_of_a_new_run_grows(sizes, says):
     config = Config(phases=(PhaseConfig(steps=10, batch_size=32, ramp_batch_sizes=sizes, ramp_steps=4),))
     check(config)  # a resumed run may have got a smaller batch by --elastic_batch
     with pytest.raises(UserError, match=says):
-        check_ramps(config)
+        check_new(config)
 
 
 WRONG = {

@@ -12,7 +12,16 @@ from command_lines import status, succeed
 from etils import epath
 from synthetic_store import MASK, VOCAB_SIZE, SyntheticStore, random_documents, write_store
 
-from bert_jax.config import Config, DataConfig, EvaluationConfig, MaskingConfig, ModelConfig, PhaseConfig, PrepareConfig
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    EvaluationConfig,
+    MaskingConfig,
+    ModelConfig,
+    PhaseConfig,
+    PrepareConfig,
+    resolve_phases,
+)
 from bert_jax.config.options import to_dict
 from bert_jax.config.pretraining import DoctorConfig
 from bert_jax.data.preparation.prepare import run_prepare
@@ -336,10 +345,23 @@ def test_a_damaged_store(tmp_path):
 def test_masks(small_store, most, expected):
     phase = PhaseConfig(sequence_length=64, max_predictions=most)
     config = Config(data=DataConfig(held_out=0.1), phases=(phase,))
-    checks = example_checks(open_store(small_store), config)
+    checks = example_checks(open_store(small_store), config, resolve_phases(config))
     assert {check.name for check in checks if check.is_wrong} == expected
     spans = dataclasses.replace(config, masking=MaskingConfig(unit="span"))
-    assert {check.name for check in example_checks(open_store(small_store), spans) if check.is_wrong} == expected
+    checks = example_checks(open_store(small_store), spans, resolve_phases(spans))
+    assert {check.name for check in checks if check.is_wrong} == expected
+
+
+def test_a_store_is_examined_as_the_phases_that_read_it_do(small_store, tmp_path):
+    (tmp_path / "other").symlink_to(small_store)
+    first, other = str(small_store), str(tmp_path / "other")
+    mixtures = "", f"{first}=1,{other}=0", f"{other}=1", f"{first}=1,{other}=1"
+    phases = tuple(PhaseConfig(sequence_length=32, mixture=mixture) for mixture in mixtures)
+    config = Config(data=DataConfig(mixture=f"{first}=1", held_out=0.1), phases=phases)
+    names = [each.name for each in check_run(RunHistory(epath.Path("run"), {}, to_dict(config), [], [], []))]
+    examined = {tuple(name.split(": ")[:2]) for name in names if name.endswith("masks that select nothing")}
+    read = {(first, "phase 0"), (first, "phase 1"), (first, "phase 3"), (other, "phase 2"), (other, "phase 3")}
+    assert examined == read and f"{other}: too few documents" in names
 
 
 def test_one_pass_counts_what_a_loop_counts(tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """Texts that are written by filling in masks, against a loop over NumPy's BERT."""
 
+import collections
 import dataclasses
+import itertools
 import json
 
 import jax
@@ -13,7 +15,7 @@ from pretrained_model import CONFIG, SMALL, TOKENIZER, loaded, stored_model
 from bert_jax.cli import writing
 from bert_jax.config.commands import GenerateConfig
 from bert_jax.errors import UserError
-from bert_jax.pretrained.generation import Draft, _drawn, generate
+from bert_jax.pretrained.generation import Draft, _draft, _drawn, _kept, generate
 
 TEXT = "the [MASK] sat [MASK] [MASK] house"
 
@@ -61,6 +63,19 @@ def test_words_are_drawn_by_their_probabilities():
     found = np.bincount(words, minlength=5) / count
     assert (np.abs(found - shares) <= 5 * np.sqrt(shares / count)).all()
     np.testing.assert_allclose(confidence, numpy_bert.softmax(logits)[words])
+
+
+def test_every_order_of_random_places_is_as_likely(model):
+    """Of 3,000 samples with three masks each of the six orders has its share within five standard deviations."""
+    count, found, masks = 3_000, collections.Counter(), (2, 4, 5)
+    for sample in range(count):
+        draft, left, order = _draft(model, TEXT, GenerateConfig(order="random"), sample), np.array(masks), ()
+        for draft.step in range(3):
+            (kept,) = _kept("random", np.arange(float(len(left))), left, draft)  # whatever the model is surest of
+            order, left = (*order, int(left[kept])), np.delete(left, kept)
+        found[order] += 1
+    assert set(found) == set(itertools.permutations(masks))
+    assert max(abs(number / count - 1 / 6) for number in found.values()) < 5 * np.sqrt(5 / 36 / count)
 
 
 @pytest.mark.slow
