@@ -123,6 +123,8 @@ def test_an_average_is_measured_on_what_all_of_its_models_have_held_out(source, 
     recorded = json.loads((tmp_path / "copy" / "run.json").read_text())
     assert recorded["store_fingerprints"] == ["books", fingerprint, "wiki"] and "store_fingerprint" not in recorded
     figures, said = evaluate(tmp_path / "copy", small_store, capsys)
+    conversion.convert(tmp_path / "copy", tmp_path / "theirs", to="huggingface")
+    assert f"| books, {fingerprint}, wiki |" in (tmp_path / "theirs" / "README.md").read_text()
     wanted = {"step": 3, **expected(tmp_path / "first", small_store, 40, held_out=0.1)}
     assert figures == pytest.approx(wanted, rel=1e-4) and "(held-out documents)" in said
 
