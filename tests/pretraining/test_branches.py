@@ -106,11 +106,12 @@ def faster(trunk, tmp_path_factory):
     return branch
 
 
-def test_a_branch_resumes_exactly_before_and_after_its_own_first_checkpoint(trunk, faster):
+def test_a_branch_resumes_exactly_before_and_after_its_own_first_checkpoint(trunk, faster, capfd):
     assert [row["step"] for row in rows(faster.workdir)] == [5, 6, 7, 8]
     assert rows(faster.workdir)[1:] != rows(trunk.workdir)[5:]
-    for lost in ((8,), (6, 8)):
+    for lost, says in ((8,), f"resuming from step 6 of {faster.workdir}"), ((6, 8), "branching off from step 4 of"):
         assert_resumed_exactly(faster, lost)
+        assert says in capfd.readouterr().out
 
 
 def test_a_branch_and_its_trunk_can_be_averaged(trunk, faster, tmp_path):
