@@ -24,7 +24,7 @@ from bert_jax.config.options import (
     resume_rule,
     to_dict,
 )
-from bert_jax.data.mixtures import Corpus
+from bert_jax.data.mixtures import Corpus, recorded_stores
 from bert_jax.errors import UserError, first_lines
 from bert_jax.ownership import need_run
 
@@ -150,11 +150,10 @@ def check_branch(branch: Branch, config: Config, corpus: Corpus, own_names: dict
     found = differences(to_dict(before), to_dict(config))
     packed = [[each.packed for each in resolve_phases(one)[: phase + 1]] for one in (before, config)]
     lines += [line for line in found if not _may_change(line, phase, config, packed[0] == packed[1])]
-    stores = branch.run.get("store_fingerprints") or [branch.run.get("store_fingerprint")]
     ours = _examples(config, [store.fingerprint for store in corpus.stores.values()], phase)
     lines += [
         f"phases.{number} reads other stores, or other shares of them"
-        for number, pair in enumerate(zip(_examples(before, stores, phase), ours, strict=True))
+        for number, pair in enumerate(zip(_examples(before, recorded_stores(branch.run), phase), ours, strict=True))
         if pair[0] != pair[1]
     ]
     if lines:

@@ -32,7 +32,7 @@ from bert_jax.config import (
 )
 from bert_jax.config.checks import run_of
 from bert_jax.config.options import differences, from_dict, from_record, is_among, options_recorded, to_dict
-from bert_jax.data.mixtures import HeldOut
+from bert_jax.data.mixtures import HeldOut, recorded_stores
 from bert_jax.data.store import Store, open_store
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import decide
@@ -300,8 +300,7 @@ def _open_store(config: Config, model: PretrainedModel, is_run: bool, mixture: s
             f"{config.data.path} was prepared with a vocabulary different from that of {model.path}; prepare the "
             f"corpus again with --vocab={model.path}/tokenizer"
         )
-    run = model.history.get("run") or {}
-    return store, is_run and store.fingerprint in (run.get("store_fingerprints") or [run.get("store_fingerprint")])
+    return store, is_run and store.fingerprint in recorded_stores(model.history.get("run") or {})
 
 
 def _is_run(values: dict[str, Any]) -> bool:

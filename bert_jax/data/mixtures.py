@@ -215,6 +215,12 @@ class HeldOut:
     """"held_out", or "all" of a separate store."""
 
 
+def recorded_stores(run: dict[str, Any]) -> list[str]:
+    """Return the fingerprints of the stores that a run.json names, as `Corpus.identity` writes them; [] if of none."""
+    one = run.get("store_fingerprint")
+    return run.get("store_fingerprints") or ([one] if one else [])
+
+
 @dataclasses.dataclass(frozen=True)
 class Corpus:
     """The stores of a run, as `training_data.open_corpus` opens them."""

@@ -30,6 +30,9 @@ from bert_jax.formats.sentence_transformers import write_postprocesses
 from bert_jax.formats.stored import StoredModel, check_fit, generator_of, left_out
 from bert_jax.models.bert_parameters import ENCODER_PARTS, STATE_PROJECTION, TOKEN_VECTORS
 
+TRAINED_ON = ("store_fingerprint", "store_fingerprints", "objective", "teacher")
+"""Entries of the run.json of a run by which `evaluate` knows what the model has seen; a copy of the model has them."""
+
 
 def check_destination(destination: str | os.PathLike[str]) -> None:
     """Raise a UserError unless `destination` is absent or an empty directory."""
@@ -115,7 +118,7 @@ def _settings(stored: StoredModel) -> dict[str, Any]:
 def _origin(stored: StoredModel, by: str) -> dict[str, Any]:
     """Return the contents of run.json: the source, with its own source, and the data and vocabulary of the training."""
     run = stored.history.get("run") or {}
-    known = {name: run[name] for name in ("store_fingerprint", "objective") if name in run}
+    known = {name: run[name] for name in TRAINED_ON if run.get(name)}
     if stored.tokenizer is not None:
         known["tokenizer_fingerprint"] = stored.tokenizer.fingerprint
     source = {"kind": stored.kind, "path": stored.path, "step": stored.history.get("step"), "written_by": by}

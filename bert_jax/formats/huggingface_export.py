@@ -17,6 +17,7 @@ from etils import epath
 from bert_jax.config import AttentionConfig
 from bert_jax.config.options import to_dict
 from bert_jax.data.manifest import Manifest, read_manifest
+from bert_jax.data.mixtures import recorded_stores
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
@@ -152,18 +153,19 @@ def _base_name(path: str) -> str:
 
 
 def _data(history: dict[str, Any]) -> list[str]:
-    """Return the manifest of the token store, or only its fingerprint if the store is out of reach."""
-    recorded = (history.get("run") or {}).get("store_fingerprint")
+    """Return the manifest of the token store, or only fingerprints of several stores or of one that is out of reach."""
+    stores = recorded_stores(history.get("run") or {})
     path = ((history.get("config") or {}).get("data") or {}).get("path")
     manifest = _manifest(path) if path else None
-    if manifest is not None and manifest.fingerprint == recorded:
+    if manifest is not None and stores == [manifest.fingerprint]:
         counts = {name.replace("_", " "): f"{value:,}" for name, value in to_dict(manifest.counts).items()}
         sources = {
             f"source {number}": f"{_base_name(source.name)} ({source.format}, {source.bytes:,} bytes)"
             for number, source in enumerate(manifest.sources, 1)
         }
-        return ["## Data", _table({"fingerprint": recorded, **counts, **sources})]
-    return ["## Data", _table({"fingerprint of the token store": recorded})] if recorded else []
+        return ["## Data", _table({"fingerprint": manifest.fingerprint, **counts, **sources})]
+    name = "fingerprint of the token store" + "s" * (len(stores) > 1)
+    return ["## Data", _table({name: ", ".join(stores)})] if stores else []
 
 
 def _manifest(path: str) -> Manifest | None:

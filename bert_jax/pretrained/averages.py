@@ -18,6 +18,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import EmbeddingConfig
 from bert_jax.config.commands import AverageConfig, AverageMethod, Mean, MovingAverage, Slerp, Ties
 from bert_jax.config.options import to_dict
+from bert_jax.data.mixtures import recorded_stores
 from bert_jax.devices.placement import StoredArray, empty
 from bert_jax.errors import UserError, first_lines
 from bert_jax.formats.conversion import check_destination, new_directory, write_bert_jax
@@ -125,18 +126,35 @@ def averaged(sources: list[StoredModel], method: AverageMethod) -> StoredModel:
         source["share"] = share
     if ancestor is not None:
         made_of["ancestor"] = _origin(ancestor)
-    last = sources[-1]
-    known = {name: last.history[name] for name in ("step", "config", "run", "source") if name in last.history}
     return dataclasses.replace(
-        last,
+        sources[-1],
         path=f"{method.chosen_by['method']} of {len(sources)} models",
         arrays=arrays,
         beside={},
         ignored=(),
         embedding=first.embedding if all(each.embedding == first.embedding for each in others) else EmbeddingConfig(),
         postprocesses={},  # which were fitted on the vectors of one of them
-        history=known | {"made_of": made_of},
+        history=_history(sources if ancestor is None else [ancestor, *sources]) | {"made_of": made_of},
     )
+
+
+def _history(models: list[StoredModel]) -> dict[str, Any]:
+    """Return that of the last model, with the stores that any of them has read, and the documents that all hold out.
+
+    Of what one of them was trained on, `evaluate` then measures nothing as held out. The documents of the smallest
+    share are among those of every other.
+    """
+    last = models[-1].history
+    known = {name: last[name] for name in ("step", "config", "run", "source") if name in last}
+    runs = [each.history.get("run") or {} for each in models]
+    if len({run.get("store_fingerprint") for run in runs}) > 1:
+        stores = dict.fromkeys(store for run in runs for store in recorded_stores(run))
+        known["run"] = {**runs[-1], "store_fingerprint": None, "store_fingerprints": [*stores]}
+    read = [data for each in models if (data := (each.history.get("config") or {}).get("data"))]
+    if read and "data" in (config := known.get("config") or {}):
+        held_out = min(0.0 if data.get("eval_path") else data.get("held_out", 0.0) for data in read)
+        known["config"] = config | {"data": config["data"] | {"held_out": held_out}}
+    return known
 
 
 def _origin(stored: StoredModel) -> dict[str, Any]:

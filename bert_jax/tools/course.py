@@ -25,7 +25,7 @@ from bert_jax.config import Config, Phase, resolve_stages
 from bert_jax.config.checks import training_paths
 from bert_jax.config.options import from_record, options_recorded
 from bert_jax.data.manifest import read_manifest
-from bert_jax.data.mixtures import Corpus
+from bert_jax.data.mixtures import Corpus, recorded_stores
 from bert_jax.data.reads import Passage, is_held_out, reads_of
 from bert_jax.data.store import Store
 from bert_jax.errors import UserError
@@ -230,7 +230,7 @@ def at_places(course: Course, config: Config, places: Sequence[str]) -> Config:
       UserError: a place has no store, or not one of the run.
     """
     paths, moved, data = training_paths(course.config), {}, course.config.data
-    known = course.run.get("store_fingerprints") or [course.run.get("store_fingerprint")]
+    known = recorded_stores(course.run)
     for place in places:
         fingerprint = read_manifest(epath.Path(place).expanduser()).fingerprint
         if fingerprint not in known:

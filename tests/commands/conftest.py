@@ -12,7 +12,7 @@ import pytest
 import workdirs
 import written_teacher
 from command_lines import TAUGHT, succeed
-from pretrained_model import random_params
+from pretrained_model import SMALL, random_params, write_workdir
 from small_pretraining import pretrain_by_words
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -22,7 +22,8 @@ from bert_jax.console import configured
 from bert_jax.data.store import open_store
 from bert_jax.files import sealed, unsealed
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 
 
 @pytest.fixture(scope="session")
@@ -79,6 +80,13 @@ def bad_inputs(small_store, tmp_path_factory) -> pathlib.Path:
     pretrain_by_words(f"{place}/config.json", f"--workdir={place}/run")
     shutil.copytree(place / "run", place / "broken_run")
     (place / "broken_run" / "config.json").write_text("{")
+    write_workdir(place / "other_run", 2, config=SMALL)
+    shutil.copytree(place / "run", place / "other_words")
+    words = load_tokenizer(place / "run" / "tokenizer").tokens
+    swapped = Tokenizer(WordPiece([*words[:-2], *words[:-3:-1]], lowercase=True))
+    swapped.save(place / "other_words" / "tokenizer")
+    run = json.loads((place / "run" / "run.json").read_text())
+    (place / "other_words" / "run.json").write_text(json.dumps(run | {"tokenizer_fingerprint": swapped.fingerprint}))
     for name, file in (("foreign_model", "config.json"), ("foreign_run", "metrics.jsonl")):
         (place / name).mkdir()
         (place / name / file).write_text("{}\n")

@@ -17,6 +17,8 @@ from processes import one_device
 PREPARE = "prepare --input=@/corpus.txt --vocab=@/vocab.txt --output=@/new"
 TRAIN_VOCAB = "train-vocab --input=@/corpus.txt --output=@/new.txt --size=200"
 PRETRAIN = "pretrain @/config.json --workdir=@/new"
+BRANCH = f"{PRETRAIN} --steps=4 --branch_from=@/run:2"
+AVERAGE = "average @/run"
 
 CASES = cases(f"""
 no command: pretain -> unknown command 'pretain' | pretrain
@@ -134,6 +136,26 @@ a foreign model: {PRETRAIN} --workdir=@/foreign_model -> already holds config.js
 a foreign run: {PRETRAIN} --workdir=@/foreign_run -> already holds metrics.jsonl | another --workdir
 a store as work directory: {PRETRAIN} --workdir=@/store -> already holds manifest.json | another --workdir
 a run with a damaged configuration: {PRETRAIN} --workdir=@/broken_run -> broken_run/config.json | another --workdir
+# Branches.
+a branch of no number: {BRANCH} --branch_from=@/run -> branch_from= | must be RUN:STEP
+a branch of no run: {BRANCH} --branch_from=@/nothing:2 -> nothing is not the work directory of a run
+a branch of a step that is gone: {BRANCH} --branch_from=@/run:7
+    -> step 7 of | run is not there; other steps there: 2
+a branch of another shape: {BRANCH} --model.num_layers=2 -> different settings | model.num_layers: 1 → 2 | --init_from
+a branch of another vocabulary: {BRANCH} --data.path=@/other_store -> tokenizer_fingerprint: | --init_from
+a branch without an end: {BRANCH} --steps=2 -> nothing is left to do | give more steps than 2
+# Averages.
+average nothing: average -> MODEL… | usage
+an average without a place: average @/run @/run -> --output is missing | a new directory
+an average over a run: average @/run @/run --output=@/run -> run is not empty | give a new directory
+an average of one model: {AVERAGE} --output=@/new -> at least two models
+an average with no run: {AVERAGE} @/nothing --output=@/new -> nothing | no model in
+an average with a step that is gone: {AVERAGE} @/run:7 --output=@/new
+    -> step 7 of | run is not there; other steps there: 2
+an average with a model of another shape: {AVERAGE} @/other_run --output=@/new
+    -> cannot be averaged: | model.num_heads is 2 and 4 | take models of one configuration and vocabulary
+an average with a model of other words: {AVERAGE} @/other_words --output=@/new
+    -> cannot be averaged: their vocabularies differ; take models of one configuration and vocabulary
 # Reading a run.
 evaluate no run: evaluate @/nothing --data.path=@/store -> nothing is not the work directory of a run
 evaluate nothing: evaluate -> WORKDIR | usage

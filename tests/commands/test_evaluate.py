@@ -12,7 +12,7 @@ from pretrained_model import CONFIG, PARTS, stored_model
 from task_models import write_model
 
 from bert_jax.cli.evaluate import default_config
-from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig, resolve_phases
+from bert_jax.config import Config, DataConfig, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig, resolve_phases
 from bert_jax.config.checks import check
 from bert_jax.config.options import to_dict
 from bert_jax.console import load_config
@@ -23,6 +23,7 @@ from bert_jax.formats import conversion
 from bert_jax.formats.conversion import write_bert_jax
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.parameters import entries
+from bert_jax.pretrained.averages import average
 from bert_jax.pretrained.model import load
 from bert_jax.pretraining import default_objective
 from bert_jax.training.evaluation import Evaluation
@@ -52,14 +53,14 @@ def evaluate(directory, store, capsys, *options: str) -> tuple[dict, str]:
     return json.loads(figures), "\n".join(above)
 
 
-def measured_batches(model, store, config):
-    """The sequences of all documents, as `evaluate` above measures them."""
+def measured_batches(model, store, config, split="all"):
+    """The sequences of all documents, or of those held out, as `evaluate` above measures them."""
     config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, sequences=32, batch_size=16))
     mesh = sharding.make_mesh(MeshConfig())
     evaluation = Evaluation(
         default_objective(model.network, config),
         config.evaluation,
-        held_out_examples(config, resolve_phases(config)[0], [HeldOut("", open_store(str(store)), "all")]),
+        held_out_examples(config, resolve_phases(config)[0], [HeldOut("", open_store(str(store)), split)]),
         {"": 1.0},
         mesh,
         sharding.shardings(mesh, entries(model.network.parameters, model.params)),
@@ -67,11 +68,11 @@ def measured_batches(model, store, config):
     return evaluation._parts[0].batches(mesh)
 
 
-def expected(directory, store, length: int) -> dict[str, float]:
-    """The figures by the float64 model in NumPy."""
+def expected(directory, store, length: int, held_out: float | None = None) -> dict[str, float]:
+    """The figures by the float64 model in NumPy, on all documents or on a share of them that is held out."""
     model, words, pairs = load(directory), [], []
-    config = dataclasses.replace(Config(), phases=(PhaseConfig(sequence_length=length),))
-    for batch in measured_batches(model, store, config):
+    config = Config(data=DataConfig(held_out=held_out or 0.0), phases=(PhaseConfig(sequence_length=length),))
+    for batch in measured_batches(model, store, config, "all" if held_out is None else "held_out"):
         output = numpy_bert.forward(model.params, model.config, batch)
         chances = np.log(numpy_bert.softmax(output["mlm_logits"]))
         real = batch["masked_weights"] > 0
@@ -105,6 +106,27 @@ def test_a_model_from_hugging_face_is_measured(source, small_store, tmp_path, ca
     assert "Sequences of 24 tokens" in said
     says = refusal(capsys, "evaluate", f"{tmp_path}/theirs", f"--data.path={small_store}")
     assert f"convert the model first: bert-jax convert {tmp_path}/theirs NEW --to=bert_jax" in says
+
+
+def test_an_average_is_measured_on_what_all_of_its_models_have_held_out(source, small_store, tmp_path, capsys):
+    """The first has read the store in a mixture; the last, of the same values, another one, and holds more out."""
+    fingerprint = open_store(str(small_store)).fingerprint
+    mixed = {"store_fingerprint": "both", "store_fingerprints": ["books", fingerprint]}
+    for name, run, held_out in (("first", mixed, 0.1), ("last", {"store_fingerprint": "wiki"}, 0.2)):
+        stored, phases = source(num_layers=1), (PhaseConfig(sequence_length=40),)
+        config = Config(model=stored.model, data=DataConfig(held_out=held_out), phases=phases)
+        stored = dataclasses.replace(stored, history={"step": 3, "config": to_dict(config), "run": run})
+        (tmp_path / name).mkdir()
+        write_bert_jax(stored, tmp_path / name)
+    average([tmp_path / "first", tmp_path / "last"], tmp_path / "average")
+    conversion.convert(tmp_path / "average", tmp_path / "copy", to="bert_jax")
+    recorded = json.loads((tmp_path / "copy" / "run.json").read_text())
+    assert recorded["store_fingerprints"] == ["books", fingerprint, "wiki"] and "store_fingerprint" not in recorded
+    figures, said = evaluate(tmp_path / "copy", small_store, capsys)
+    conversion.convert(tmp_path / "copy", tmp_path / "theirs", to="huggingface")
+    assert f"| books, {fingerprint}, wiki |" in (tmp_path / "theirs" / "README.md").read_text()
+    wanted = {"step": 3, **expected(tmp_path / "first", small_store, 40, held_out=0.1)}
+    assert figures == pytest.approx(wanted, rel=1e-4) and "(held-out documents)" in said
 
 
 def without(stored, *parts: str):

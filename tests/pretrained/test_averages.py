@@ -5,16 +5,21 @@ import json
 
 import numpy as np
 import pytest
-from pretrained_model import SMALL, every_array, write_workdir
+from pretrained_model import SMALL, WORDS, every_array, write_workdir
 
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.cli import commands
+from bert_jax.config import Config, PhaseConfig, Rope
 from bert_jax.config.commands import AverageConfig, Mean, MovingAverage, Slerp, Ties
+from bert_jax.config.options import to_dict
+from bert_jax.config.pretraining import PhaseModel
 from bert_jax.console import parse
 from bert_jax.errors import UserError
 from bert_jax.formats.opening import open_stored
 from bert_jax.pretrained import averages
 from bert_jax.pretrained.averages import average, averaged, open_sources
+from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +165,9 @@ def test_models_of_other_words_heads_or_with_nan_are_refused(run):
     directory, _ = run
     one, two = open_sources(steps_of(directory, 1, 2))
     assert one.tokenizer is not None
-    with pytest.raises(UserError, match="vocabularies differ"):
-        averaged([one, dataclasses.replace(two, tokenizer=None)], Mean())
+    for other in (None, Tokenizer(WordPiece([*WORDS[:-2], *WORDS[:-3:-1]], lowercase=True))):  # two words swapped
+        with pytest.raises(UserError, match="vocabularies differ"):
+            averaged([one, dataclasses.replace(two, tokenizer=other)], Mean())
     with pytest.raises(UserError, match=r"pooler/bias is \[16\] and absent"):
         averaged([one, two.without("pooler")], Mean())
 
@@ -173,6 +179,19 @@ def test_models_of_other_words_heads_or_with_nan_are_refused(run):
         every_array(averaged([one, two], Mean()))
     with pytest.raises(UserError, match="pooler/bias of .* not finite"):
         averaged([one, two], Slerp())
+
+
+def test_steps_of_two_phases_are_averaged_if_both_compute_the_same_function(tmp_path):
+    model = dataclasses.replace(SMALL, positions=Rope())
+    changes = {}, {"hidden_dropout": 0.3}, {"direction": "left_to_right"}, {"rope_theta": 2e4}
+    phases = tuple(PhaseConfig(steps=1, model=PhaseModel(**each)) for each in changes)
+    written = write_workdir(tmp_path, 1, 2, 3, 4, config=model, **to_dict(Config(model=model, phases=phases)))
+    found = every_array(averaged(open_sources(steps_of(tmp_path, 1, 2)), Mean()))
+    for path, values in transcribed_mean([flat(written[1]), flat(written[2])], [1, 1]).items():
+        np.testing.assert_allclose(found[path], values, rtol=3e-7, atol=3e-7, err_msg=path)
+    for other, says in (3, "direction is both and left_to_right"), (4, "rope_theta is 10000.0 and 20000.0"):
+        with pytest.raises(UserError, match=f"cannot be averaged: model.{says}; take models of one configuration"):
+            averaged(open_sources(steps_of(tmp_path, 1, other)), Mean())
 
 
 def test_methods_are_options_of_their_own():

@@ -6,13 +6,22 @@ import signal
 
 import jax
 import numpy as np
+import numpy_bert
 import pytest
 from etils import epath
 from family_runs import MESHES, on_mesh
 from forked_run import run
 from processes import EXHAUSTIVE
 from rich.console import Console
-from small_pretraining import assert_resumed_exactly, pretrain, rows, run_config, run_evaluate, source_of
+from small_pretraining import (
+    assert_resumed_exactly,
+    nothing_held_out,
+    pretrain,
+    rows,
+    run_config,
+    run_evaluate,
+    source_of,
+)
 
 import bert_jax
 from bert_jax.checkpoints.record import rank, read_record
@@ -396,10 +405,33 @@ def test_a_model_may_change_its_direction_where_that_is_asked_for(trained):
         r"--model\.direction=left_to_right; or, .* --init_from_changes=direction",
     ):
         source_of(config)
-    assert source_of(dataclasses.replace(config, init_from_changes=("direction",))) is not None
     with pytest.raises(UserError, match="model.norm_position is pre here"):
         model = dataclasses.replace(config.model, norm_position="pre")
         source_of(dataclasses.replace(config, model=model, init_from_changes=("direction",)))
+
+
+def test_a_model_of_one_direction_starts_a_run_as_the_network_of_both(trained, small_store, tmp_path):
+    """The first loss is that of the model in NumPy on the same parameters, which sees every token."""
+    step = f"{trained.workdir}/checkpoints/step_000000003"
+    config = run_config(
+        small_store,
+        tmp_path / "run",
+        model=MODEL,
+        data=nothing_held_out(small_store),
+        phases=(phase(steps=1, warmup_steps=0),),
+        init_from=step,
+        init_from_changes=("direction",),
+    )
+    pretrain(config)
+    batch = Examples(open_store(small_store), config, 0).batch(np.arange(8))
+    params = bert_jax.load(step).params
+    ((row,), wanted) = rows(config.workdir), numpy_bert.loss(params, MODEL, batch)
+    assert row["loss"] == pytest.approx(wanted, rel=3e-6)
+    earlier = np.tril(np.ones((32, 32))) * batch["attention_mask"][:, None, :]
+    assert abs(numpy_bert.loss(params, MODEL, batch, allowed=[earlier]) - wanted) > 1e-4
+    recorded = read_run(config.workdir).settings
+    assert (recorded["model"]["direction"], recorded["init_from_changes"]) == ("both", ["direction"])
+    assert open_stored(config.workdir).model.direction == "both" and open_stored(step).model.direction != "both"
 
 
 def every_kind(store, workdir) -> Config:

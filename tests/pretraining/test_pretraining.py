@@ -36,6 +36,7 @@ from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.pretrained.averages import average
 from bert_jax.pretrained.model import load
 from bert_jax.tools.doctor import run_doctor
 from bert_jax.training.events import Events, read_events
@@ -121,6 +122,14 @@ def test_evaluation_is_the_same_every_time(finished):
     earlier = run_evaluate(f"{config.workdir}:8", default_config(f"{config.workdir}:8"))
     assert (earlier.step, earlier.unigram) == (8, again.unigram)
     assert earlier.metrics["mlm_loss"] > again.metrics["mlm_loss"]
+
+
+def test_an_average_of_a_run_is_measured_as_the_run_was(finished, tmp_path):
+    """That of a step with itself has its figures, on the documents that the run held out."""
+    config, result = finished
+    average([f"{config.workdir}:12"] * 2, tmp_path / "average")
+    measured = run_evaluate(str(tmp_path / "average"), default_config(str(tmp_path / "average")))
+    assert (measured.step, measured.metrics) == (12, result.evaluation)
 
 
 def test_evaluation_on_a_corpus_of_another_vocabulary_says_how_to_prepare_it(finished, small_store, tmp_path):

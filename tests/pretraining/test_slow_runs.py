@@ -39,6 +39,7 @@ from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.own import open_checkpoint
 from bert_jax.models.costs import trained_parameters
+from bert_jax.pretrained.averages import average
 from bert_jax.pretraining import pretrain
 from bert_jax.training.events import read_events
 from bert_jax.training_data import Examples, open_corpus
@@ -286,15 +287,17 @@ def test_a_run_is_measured_on_each_store_and_on_its_mixture(run_of_mixture, stor
         assert {"wiki/next_sentence_accuracy", "books/mlm_loss", "books/perplexity"} < row.keys()
 
 
-def test_each_store_is_measured_by_evaluate_on_what_it_holds_out(run_of_mixture, stores, capsys):
-    """The other road to the same figure: the command, on one store alone."""
+def test_each_store_is_measured_by_evaluate_on_what_it_holds_out(run_of_mixture, stores, tmp_path, capsys):
+    """The other road to the same figure: the command, on one store, also of an average of the step with itself."""
     last = rows(run_of_mixture.workdir, "evaluation")[-1]
+    average([f"{run_of_mixture.workdir}:8"] * 2, tmp_path / "average")
     for name, path in stores.items():
-        config = default_config(run_of_mixture.workdir)
-        config = check(dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(path))))
-        found = run_evaluate(run_of_mixture.workdir, config, devices=jax.devices()[:1])
-        assert found.metrics["mlm_loss"] == pytest.approx(last[f"{name}/mlm_loss"], rel=1e-6)
-        assert "held-out documents" in capsys.readouterr().out
+        for workdir in (run_of_mixture.workdir, str(tmp_path / "average")):
+            config = default_config(workdir)
+            config = check(dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(path))))
+            found = run_evaluate(workdir, config, devices=jax.devices()[:1])
+            assert found.metrics["mlm_loss"] == pytest.approx(last[f"{name}/mlm_loss"], rel=1e-6)
+            assert "held-out documents" in capsys.readouterr().out
 
 
 def test_a_resumed_run_is_the_same_across_a_change_of_weights(run_of_mixture):

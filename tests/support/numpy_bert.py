@@ -75,12 +75,12 @@ def forward(params, config, batch, allowed=None):
     }
 
 
-def loss(params, config, batch, weight_epsilon=0.0):
-    """Weighted mean of the masked-language-model loss plus mean of the next-sentence loss.
+def loss(params, config, batch, weight_epsilon=0.0, allowed=None):
+    """Weighted mean of the masked-language-model loss plus mean of the next-sentence loss; `allowed`: as above.
 
     The original adds 1e-5 to the sum of weights: `weight_epsilon`.
     """
-    output = forward(params, config, batch)
+    output = forward(params, config, batch, allowed)
     log_words = np.log(softmax(output["mlm_logits"]))
     picked = np.take_along_axis(log_words, batch["masked_ids"][:, :, None], axis=-1)[:, :, 0]
     weights = batch["masked_weights"].astype(np.float64)

@@ -57,8 +57,11 @@ def stored_model(
     return dataclasses.replace(StoredModel("test", "somewhere", config, arrays, tokenizer, head), **changes)
 
 
-def write_workdir(directory, *steps: int, config=CONFIG, run_id: str = "run") -> dict[int, dict]:
-    """A work directory with these steps; the parameters of each, drawn from the step as the seed."""
+def write_workdir(directory, *steps: int, config=CONFIG, run_id: str = "run", **options) -> dict[int, dict]:
+    """A work directory with these steps; the parameters of each, drawn from the step as the seed.
+
+    `options`: further ones that the record of each step has.
+    """
     TOKENIZER.save(directory / "tokenizer")
     written = {}
     with Checkpoints(directory / "checkpoints", CheckpointConfig(keep_last=9), run_id=run_id) as checkpoints:
@@ -66,7 +69,8 @@ def write_workdir(directory, *steps: int, config=CONFIG, run_id: str = "run") ->
             written[step] = random_params(BertForPreTraining(config), step)
             state = {"step": np.int32(step), "params": written[step], "optimizer_state": {"m": written[step]}}
             metrics = {"mlm_loss": 2.5}
-            checkpoints.save(step, state, position={}, config={"model": to_dict(config), "seed": 3}, metrics=metrics)
+            recorded = {"model": to_dict(config), "seed": 3} | options
+            checkpoints.save(step, state, position={}, config=recorded, metrics=metrics)
     return written
 
 
