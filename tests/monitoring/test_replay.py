@@ -249,9 +249,9 @@ def test_a_run_on_other_devices_is_replayed_and_the_reason_is_said(small_store, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["deberta_v3_mini", "xlnet_mini", "ulmfit_mini", "glove_mini"])
+@pytest.mark.parametrize("name", ["deberta_v3_mini", "xlnet_mini", "diffusion_mini", "ulmfit_mini", "glove_mini"])
 def test_steps_of_other_objectives_are_equal_and_their_documents_are_found(small_store, tmp_path, name):
-    """A generator, permutations with [CLS] last, texts that go on in the next row, counts in place of text."""
+    """A generator, permutations with [CLS] last, masked diffusion, texts that go on in the next row, counts."""
     config = small(name, small_store, tmp_path / "run")
     pretrain(config)
     options = ReplayConfig(step="4:6", show=1, output=str(tmp_path / "replay.json"))
