@@ -414,7 +414,7 @@ def without_replaced(stores, workdir) -> Config:
         phase(steps=2),
         phase(steps=2),
         phase(**longer, mixture=f"{books}=1,{wiki}=3", learning_rate=5e-3, schedule="restart", warmup_steps=2),
-        phase(batch_size=16, mixture=f"{books}=1", learning_rate=1e-3),  # which begins a second epoch
+        phase(batch_size=16, mixture=f"{books}=1", learning_rate=1e-3),
     )
     window = Window(local_window=8, global_every=2)
     model = ModelConfig(
@@ -442,7 +442,7 @@ def every_kind(stores, workdir) -> Config:
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
-    """Two of one vocabulary, of which the second has no more text than a few batches."""
+    """Two of one vocabulary."""
     sizes, place = {"wiki": random_documents(40, 1), "books": random_documents(6, 2, 5)}, tmp_path_factory.mktemp("two")
     return [write_store(SyntheticStore(sizes[name], seed), place / name, 1000) for seed, name in enumerate(sizes)]
 
@@ -477,7 +477,8 @@ def test_every_kind_of_switch_is_resumed_exactly(switched):
     for saved in (2, 4, 7, 10, 12):  # at a switch or behind it
         assert_resumed_exactly(switched, range(saved + 1, ENDS[-1] + 1))
     newest = read_record(max(pathlib.Path(switched.workdir, "checkpoints").glob("step_*")) / "record")["metrics"]
-    measured = run_evaluate(switched.workdir, switched).metrics  # by the objective and the masks of the last phase
+    on = Config(data=DataConfig(path=switched.data.eval_path), evaluation=switched.evaluation)
+    measured = run_evaluate(switched.workdir, on).metrics  # by the objective and the masks of the last phase
     assert measured == pytest.approx(newest, rel=1e-5) and "sentence_order_loss" in measured
 
 
