@@ -42,6 +42,11 @@ class Origin:
     """That of the parent."""
     step: int
 
+    @property
+    def steps(self) -> StepDirectories:
+        """Those of the parent."""
+        return StepDirectories(os.path.join(os.path.expanduser(self.path), "checkpoints"), self.run_id)
+
 
 def recorded_origin(run: dict[str, Any]) -> Origin | None:
     """Return where the run of a run.json has branched off; None if it began at step 0, or the entry is damaged."""

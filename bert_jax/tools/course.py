@@ -19,7 +19,6 @@ from etils import epath
 from bert_jax.branches import Origin, recorded_origin
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import Damaged, Position, Span, check_origin, read_record
-from bert_jax.checkpoints.steps import StepDirectories
 from bert_jax.checkpoints.workdir import read_json
 from bert_jax.config import Config, Phase, resolve_stages
 from bert_jax.config.checks import training_paths
@@ -91,6 +90,8 @@ class Course:
     configuration explains."""
     last: int
     """The newest step with a row or a checkpoint."""
+    parent: Saved | None
+    """The checkpoint of another run that this one has branched off from; None if it has not, or that is gone."""
 
     @property
     def origin(self) -> int:
@@ -118,10 +119,18 @@ class Course:
         found = bisect.bisect_left([stretch.end for stretch in self.stretches], step)
         if found == len(self.stretches) or step <= self.stretches[found].begin:
             raise UserError(
-                f"step={step}: nobody can tell what this step of {self.path} read, because a checkpoint is gone: that "
-                "at which the batch size changed, or that from which the run branched off"
+                f"step={step}: nobody can tell what this step of {self.path} read, because {self._gap(step)}"
             )
         return self.stretches[found]
+
+    def _gap(self, step: int) -> str:
+        """Return why it is not known what a step read, for people."""
+        if (origin := self.branched_from) and self.parent is None and step <= self.saved[0].step:
+            return (
+                f"it has branched off from step {origin.step:,} of {origin.path}, whose checkpoint is gone; give one "
+                f"behind its own first checkpoint, of step {self.saved[0].step:,}"
+            )
+        return "the checkpoint at which the batch size changed is gone; give one behind the next checkpoint"
 
 
 def read_course(path: str | os.PathLike[str]) -> Course:
@@ -135,11 +144,10 @@ def read_course(path: str | os.PathLike[str]) -> Course:
     if "source" in run:
         raise UserError(f"{path} holds a model that convert, average or model.save wrote, without the steps of a run")
     saved = tuple(_saved(place, run.get("run_id")))
-    stretches, before = [], Saved(0, Position(), config)
+    stretches, before, parent = [], Saved(0, Position(), config), None
     if (origin := recorded_origin(run)) is not None:
-        parent = epath.Path(origin.path).expanduser()
-        there = _read(StepDirectories(parent / "checkpoints").path(origin.step), origin.run_id)
-        before = there or Saved(origin.step, Position(phase=-1), config)  # of which no sum is right
+        parent = _read(origin.steps.path(origin.step), origin.run_id)
+        before = parent or Saved(origin.step, Position(phase=-1), config)  # of which no sum is right
     for each in saved:
         stretches += _between(before, each, _starts(place, before.step, each.step))
         before = each
@@ -151,7 +159,7 @@ def read_course(path: str | os.PathLike[str]) -> Course:
     position = dataclasses.replace(before.position, skipped=_skipped(place, before.position.skipped))
     stretches += _steps(config, before.step, position, config.total_steps)
     rows = [row["step"] for row in read_rows(place / "metrics.jsonl") if row["kind"] == "train"]
-    return Course(place, run, config, saved, tuple(stretches), max([0, before.step, *rows]))
+    return Course(place, run, config, saved, tuple(stretches), max([0, before.step, *rows]), parent)
 
 
 def _saved(place: epath.Path, run_id: str | None) -> Iterator[Saved]:

@@ -189,19 +189,19 @@ def wanted_steps(step: int | str, course: Course) -> tuple[int, int]:
 
 
 def _begin(course: Course, first: int, from_start: bool) -> list[int]:
-    """Return the checkpoints to begin from, the nearest first, and at last 0 if that is wanted."""
+    """Return the checkpoints to begin from, the nearest first, and at last 0 if that is wanted.
+
+    That of the parent is the first of a branch.
+    """
     before = [saved.step for saved in course.saved if saved.step < first][::-1]
-    if course.origin:
+    if (origin := course.branched_from) is not None:
+        before += [origin.step] * (course.parent is not None and origin.step not in before)
         from_start = False  # its first parameters are those of another run
     if not before and not from_start and first > 1:
         kept = ", ".join(f"{saved.step:,}" for saved in course.saved) or "none"
         raise UserError(
             f"step={first}: {course.path} has no checkpoint of an earlier step (it has {kept}); "
-            + (
-                f"give a later step: it has branched off from step {course.origin:,} of another run"
-                if course.origin
-                else f"--from_start begins with the first parameters and takes {first - 1:,} more steps"
-            )
+            f"--from_start begins with the first parameters and takes {first - 1:,} more steps"
         )
     return [*before, *([0] if from_start or first == 1 else [])]
 
@@ -233,7 +233,12 @@ class _Steps:
         """Return what a configuration describes for a run that goes on or, with the model it starts from, begins."""
         given = at_places(self._course, config, self._stores)
         given = dataclasses.replace(
-            given, mesh=_as_options(self._mesh), sinks=SinksConfig(), profile=ProfileConfig(), init_from=""
+            given,
+            mesh=_as_options(self._mesh),
+            sinks=SinksConfig(),
+            profile=ProfileConfig(),
+            init_from="",
+            branch_from="",
         )
         if begins:  # as in a directory that is not there, and is not made
             given = dataclasses.replace(given, init_from=config.init_from, workdir=f"{given.workdir}/replayed")
@@ -292,18 +297,18 @@ class _Steps:
 
     def _state(self, begin: Sequence[int], problem: Problem) -> TrainState:
         """Return the state of the first of these steps that can be read."""
-        checkpoints = Checkpoints(
-            self._course.path / "checkpoints", read_only=True, run_id=self._course.run.get("run_id")
-        )
-        problems = []
+        course = self._course
+        checkpoints = Checkpoints(course.path / "checkpoints", read_only=True, run_id=course.run.get("run_id"))
+        own, problems = {saved.step for saved in course.saved}, []
         for self.begin in begin:
             if not self.begin:
-                return first_state(self._opened(self._course.at(1).config, begins=True), lambda make: make())[0]
+                return first_state(self._opened(course.at(1).config, begins=True), lambda make: make())[0]
+            place = checkpoints if self.begin in own or course.branched_from is None else course.branched_from.steps
             try:
-                return checkpoints.read(self.begin, problem.learner.abstract).state
+                return place.read(self.begin, problem.learner.abstract).state
             except Damaged as damage:
                 problems.append(f"step {self.begin}: {damage}")
-        raise UserError(f"no checkpoint of {self._course.path} that is early enough can be read ({problems[0]})")
+        raise UserError(f"no checkpoint of {course.path} that is early enough can be read ({problems[0]})")
 
 
 def _as_options(mesh: Mesh) -> MeshConfig:

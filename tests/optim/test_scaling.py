@@ -7,21 +7,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from family_runs import MESHES, assert_same_losses
 from flax.traverse_util import flatten_dict, unflatten_dict
 from model_variants import variant
 from small_model import FLOAT32, compiled, make_batch
-from small_pretraining import rows, run_config
+from small_pretraining import MODEL, nothing_held_out, pretrain, run_config
 
 from bert_jax.analysis import signal
 from bert_jax.analysis.widths import FLAT, width_changes
-from bert_jax.config import Config, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, Scaling
+from bert_jax.config import Config, HeadConfig, ModelConfig, OptimizerConfig, PhaseConfig, Scaling
 from bert_jax.config.checks import check
 from bert_jax.config.objective import GeneratorConfig, ReplacedTokens, generator_model
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import MODEL_PARTS, bert_parameters
 from bert_jax.objectives.masked_words import masked_word_sums
-from bert_jax.pretraining import pretrain
 from bert_jax.training.optimizers import UPDATE_SIZE, at_rates, optimizer
 
 BASE = ModelConfig(vocab_size=61, hidden_size=8, num_layers=1, num_heads=2, max_position_embeddings=20)
@@ -295,11 +295,9 @@ def test_changes_of_the_first_step_depend_on_the_width_without_scaling_alone(rul
 
 @pytest.mark.slow
 def test_losses_are_the_same_on_any_mesh(small_store, tmp_path):
-    found = []
-    for mesh in (MeshConfig(data=1), MeshConfig(data=2, fsdp=2, tensor=2)):
-        options = run_config(small_store, tmp_path / f"{mesh.fsdp}", mesh=mesh)
-        scaling = Scaling(base_hidden_size=8, base_head_size=4, base_num_layers=1)
-        options = dataclasses.replace(options, model=dataclasses.replace(options.model, scaling=scaling))
-        pretrain(options, devices=jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
-        found.append([row["loss"] for row in rows(options.workdir)])
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-4)
+    scaling = Scaling(base_hidden_size=8, base_head_size=4, base_num_layers=1)
+    phases = (PhaseConfig(steps=3, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=0),)
+    model, data = dataclasses.replace(MODEL, scaling=scaling), nothing_held_out(small_store)
+    config = run_config(small_store, tmp_path / "one", model=model, data=data, phases=phases)
+    pretrain(config)
+    assert_same_losses(config, MESHES[:2], tmp_path, rtol=2e-6)

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import numpy_bert
 import pytest
+from family_runs import MESHES, assert_same_losses
 from flax.traverse_util import flatten_dict, unflatten_dict
 from model_variants import variant
 from modern_models import FIRST, MODERN, PUBLISHED, PUBLISHED_LARGE, THIRD
@@ -265,3 +266,14 @@ def test_a_grown_model_goes_on_learning(small_store, tmp_path, growth):
     if exact:  # the first update is made at a rate of zero, so two steps tell of the parameters at the start
         np.testing.assert_allclose(after[:2], source[:2], atol=2e-5)
     assert np.mean(after[-5:]) < np.mean(after[:5])
+
+
+@pytest.mark.slow
+def test_a_grown_model_has_the_losses_of_one_device_on_meshes(finished, tmp_path):
+    """In both sizes: each device makes its own part of the arrays."""
+    growth = {"init_from_depth": "stack", "model.num_layers": 4, "init_from_width": "duplicate"}
+    growth |= {"model.hidden_size": 64, "model.num_heads": 4, "init_from": finished[0].workdir}
+    steps = {"phases.0.steps": 3, "phases.0.warmup_steps": 0, "data.held_out": 0.0}
+    config = with_options(finished[0], growth | steps | {"workdir": str(tmp_path / "large")})
+    pretrain(config)
+    assert_same_losses(config, MESHES[:2], tmp_path, rtol=2e-6)

@@ -5,6 +5,7 @@ import json
 import pathlib
 import shutil
 
+import jax
 import numpy as np
 import pytest
 from pretrained_model import every_array
@@ -26,6 +27,7 @@ from bert_jax.config.options import with_options
 from bert_jax.errors import UserError
 from bert_jax.formats.opening import open_stored
 from bert_jax.pretrained.averages import average
+from bert_jax.tools.replay import replay
 from bert_jax.tools.status import read_run, status
 
 CONSTANT = ScheduleConfig(name="constant")
@@ -70,6 +72,8 @@ def test_a_branch_that_changes_nothing_is_the_run(trunk, tmp_path):
     assert rows(branch.workdir) == rows(trunk.workdir)[4:]
     assert last_state(branch.workdir) == last_state(trunk.workdir)
     assert any(path.startswith("optimizer_state/average/") for path in last_state(branch.workdir)[2])
+    found = replay(branch.workdir, "5:8", devices=jax.devices()[:1])
+    assert (found.begin, found.compared, found.equal, found.obstacles) == (4, 4, 4, ())  # 4 is a step of the trunk
 
 
 def test_a_decay_branches_off_and_resumes_without_its_trunk(trunk, tmp_path, capfd):

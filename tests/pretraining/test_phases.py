@@ -2,14 +2,16 @@
 
 import dataclasses
 import io
+import pathlib
 import signal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy_bert
 import pytest
 from etils import epath
-from family_runs import MESHES, on_mesh
+from family_runs import MESHES, assert_same_losses
 from forked_run import run
 from processes import EXHAUSTIVE
 from rich.console import Console
@@ -22,9 +24,12 @@ from small_pretraining import (
     run_evaluate,
     source_of,
 )
+from synthetic_store import SyntheticStore, random_documents, write_store
 
 import bert_jax
 from bert_jax.checkpoints.record import rank, read_record
+from bert_jax.checkpoints.steps import StepDirectories
+from bert_jax.checkpoints.workdir import read_json
 from bert_jax.config import (
     Config,
     DataConfig,
@@ -43,7 +48,7 @@ from bert_jax.config import (
     resolve_phases,
 )
 from bert_jax.config.checks import check, check_new, resolve_mixtures
-from bert_jax.config.options import from_dict, is_harmless, to_dict
+from bert_jax.config.options import from_dict, is_harmless, to_dict, with_options
 from bert_jax.config.pretraining import (
     CheckpointConfig,
     EvaluationConfig,
@@ -62,13 +67,14 @@ from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
 from bert_jax.pretraining import make_learner
 from bert_jax.tools.doctor import run_checks
+from bert_jax.tools.replay import replay
 from bert_jax.tools.report import events as table_of_events
 from bert_jax.tools.report import figures, held_out, summary
 from bert_jax.tools.status import read_run, run_status
 from bert_jax.tools.status import status as run_facts
 from bert_jax.training.events import read_events
 from bert_jax.training.state import create_state
-from bert_jax.training_data import Examples
+from bert_jax.training_data import Examples, open_corpus
 
 LEFT_TO_RIGHT = {
     "objective": PhaseObjective(name="left_to_right"),
@@ -289,28 +295,43 @@ def trained(small_store, tmp_path_factory):
     return config
 
 
-def alone(config: Config, seed: int, params=None) -> list[dict[str, float]]:
-    """Return the metrics of three steps for one objective with moments of zero, without a run and without phases.
+def alone(config: Config, index: int, step: int = 0, fresh: bool = False, schedule=None) -> list[dict[str, float]]:
+    """Return the metrics of the first phase of `config`, which replaces nothing, without a run.
 
     Args:
-      seed: of the examples.
-      params: to start from; None for those that the seed of the run gives.
+      index: number of the phase in the run of `config.workdir`, which decides the order of its examples.
+      step: of that run, from whose state it begins.
+      fresh: whether it begins with moments of zero.
+      schedule: instead of that of the options.
     """
-    mesh, store = sharding.make_mesh(config.mesh, jax.devices()[:1]), open_store(config.data.path)
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=store.vocab_size))
-    learner, examples = make_learner(config, mesh), Examples(store, config, seed=seed)
-    if params is None:
-        state = create_state(learner.objective.model, learner.optimizer, mesh, config.seed)
+    mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
+    corpus = open_corpus(dataclasses.replace(config, seed=config.seed + (index << 32)))
+    model = dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size)
+    learner = make_learner(dataclasses.replace(config, model=model), mesh, schedule=schedule)
+    if step:
+        run_id = read_json(epath.Path(config.workdir) / "run.json")["run_id"]
+        state = StepDirectories(f"{config.workdir}/checkpoints", run_id).read(step, learner.abstract).state
     else:
-        state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), learner.abstract)
-        state = jax.device_put(dataclasses.replace(state, params=params), learner.shardings)
-    (only,), found = learner.stages, []
-    step = learner.train_step(only)
-    for number in range(only.steps):
-        batch = examples.batch(np.arange(number * only.batch_size, (number + 1) * only.batch_size))
-        state, values = step(state, sharding.to_global(mesh, batch, only.batch_size))
-        found.append({name: float(jax.device_get(value)) for name, value in values.items()})
+        state = create_state(learner.objective.model, learner.optimizer, mesh, config.seed)
+    if fresh:
+        state = dataclasses.replace(state, optimizer_state=jax.tree.map(jnp.zeros_like, state.optimizer_state))
+    found, seen = [], 0
+    for stage in (each for each in learner.stages if each.index == 0):
+        take, size = learner.train_step(stage), stage.batch_size
+        for _ in range(stage.steps):
+            batch = corpus.training[0].batch(np.arange(seen, seen + size))
+            state, values = take(state, sharding.to_global(mesh, batch, size))
+            found.append({name: float(jax.device_get(value)) for name, value in values.items()})
+            seen += size
     return found
+
+
+def assert_logged(logged: list[dict[str, float]], found: list[dict[str, float]]) -> None:
+    """Check rows of a run against metrics that are computed in another way, to the last bit."""
+    assert len(logged) == len(found)
+    for row, values in zip(logged, found, strict=True):
+        names = row.keys() - {"kind", "step", "skipped"}
+        assert {name: row[name] for name in names} == {name: values[name] for name in names}, row["step"]
 
 
 def test_the_losses_of_each_phase_are_those_of_a_run_of_its_objective_alone(trained):
@@ -323,13 +344,8 @@ def test_the_losses_of_each_phase_are_those_of_a_run_of_its_objective_alone(trai
         data=dataclasses.replace(trained.data, sentence_pairs="none"),
     )
     second = dataclasses.replace(plain, masking=dataclasses.replace(trained.masking, rate=0.3, unit="whole_word"))
-    switch = bert_jax.load(f"{trained.workdir}/checkpoints/step_000000003")
-    found = alone(first, 0) + alone(second, 1 << 32, switch.params)
     logged = rows(trained.workdir)
-    assert len(logged) == len(found) == 6
-    for row, values in zip(logged, found, strict=True):
-        for name in row.keys() - {"kind", "step", "skipped"}:
-            assert row[name] == values[name], name
+    assert_logged(logged, alone(first, 0) + alone(second, 1, step=3, fresh=True))
     assert {"next_word_loss"} == {name for row in logged[:3] for name in row if name.endswith("_loss")}
     assert {"mlm_loss", "next_sentence_loss"} == {name for row in logged[3:] for name in row if name.endswith("_loss")}
 
@@ -434,65 +450,126 @@ def test_a_model_of_one_direction_starts_a_run_as_the_network_of_both(trained, s
     assert open_stored(config.workdir).model.direction == "both" and open_stored(step).model.direction != "both"
 
 
-def every_kind(store, workdir) -> Config:
-    """Direction and objective; masks, pairs and moments; reach, dropout and packing change, each for three steps."""
-    reach = PhaseModel(rope_theta=160_000.0, local_window=4, global_every=3, hidden_dropout=0.0, attention_dropout=0.2)
-    packed = PhaseData(packing="on", sentence_pairs="none")
+REPLACED = (
+    {"objective.name": "left_to_right", "model.direction": "left_to_right", "data.sentence_pairs": "none"},
+    {"masking.unit": "span", "masking.rate": 0.3, "masking.mask_share": 0.6, "masking.random_share": 0.3}
+    | {"objective.sentence_pair_weight": 2.0},
+    {"model.rope_theta": 500.0, "model.rope_local_theta": 50.0, "model.local_window": 4, "model.global_every": 3}
+    | {"model.hidden_dropout": 0.0, "model.attention_dropout": 0.2, "data.packing": "on", "masking.rate": 0.05}
+    | {"data.sentence_pairs": "none", "data.mixture_temperature": 3.0, "objective.mlm_weight": 0.5},
+    {"objective.span_boundary_weight": 0.5, "data.sentence_pairs": "none"},
+    {"objective.name": "masked_diffusion", "objective.min_rate": 0.1, "data.sentence_pairs": "none"},
+    {"masking.static_masks": 2, "masking.loss_epsilon": 0.5, "objective.z_loss_weight": 0.1}
+    | {"data.sentence_pairs": "sop"},
+)
+"""For each phase of `every_kind` the options of the run that it replaces."""
+ENDS = (2, 5, 7, 9, 12, 15)
+RATES = (*[1e-2] * 9, 0, 2.5e-3, 5e-3, *[1e-3] * 3)
+
+
+def without_replaced(stores, workdir) -> Config:
+    """Six phases that differ in moments, mixture, length, batches, rate and schedule."""
+    wiki, books = stores
+    longer = {"sequence_length": 48, "batch_size": 16, "ramp_batch_sizes": (8,), "ramp_steps": 1}
     phases = (
-        phase(**LEFT_TO_RIGHT),
-        phase(masking=PhaseMasking(rate=0.3, unit="span", mask_share=1.0, random_share=0.0), moments="reset"),
-        phase(model=reach, data=packed, masking=PhaseMasking(rate=0.05), objective=PhaseObjective(mlm_weight=0.5)),
-        phase(objective=PhaseObjective(span_boundary_weight=1.0), data=PhaseData(sentence_pairs="none")),
+        phase(steps=2),
+        phase(moments="reset"),
+        phase(steps=2),
+        phase(steps=2),
+        phase(**longer, mixture=f"{books}=1,{wiki}=3", learning_rate=5e-3, schedule="restart", warmup_steps=2),
+        phase(batch_size=16, mixture=f"{books}=1", learning_rate=1e-3),
     )
+    window = Window(local_window=8, global_every=2)
     model = ModelConfig(
-        hidden_size=32,
-        num_layers=2,
-        num_heads=2,
-        max_position_embeddings=64,
-        positions=Rope(),
-        window=Window(local_window=8, global_every=2),
+        hidden_size=32, num_layers=3, num_heads=2, max_position_embeddings=64, positions=Rope(), window=window
     )
     return run_config(
-        store,
+        "",
         workdir,
         model=model,
+        data=DataConfig(mixture=f"{wiki},{books}", eval_path=str(wiki), loader="plain"),
         phases=phases,
+        schedule=ScheduleConfig(name="constant"),
         evaluation=EvaluationConfig(every_steps=2, sequences=32, batch_size=32),
         checkpoint=CheckpointConfig(every_steps=1, keep_last=20),
     )
 
 
-@pytest.mark.slow
-def test_every_kind_of_switch_is_resumed_exactly_and_has_the_losses_of_one_device_on_meshes(small_store, tmp_path):
-    config = every_kind(small_store, tmp_path / "run")
+def every_kind(stores, workdir) -> Config:
+    """Phases that replace options of every kind, given as on the command line."""
+    config = without_replaced(stores, workdir)
+    for index, options in enumerate(REPLACED):
+        config = with_options(config, {f"phases.{index}.{name}": value for name, value in options.items()})
+    return config
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    """Two of one vocabulary."""
+    sizes, place = {"wiki": random_documents(40, 1), "books": random_documents(6, 2, 5)}, tmp_path_factory.mktemp("two")
+    return [write_store(SyntheticStore(sizes[name], seed), place / name, 1000) for seed, name in enumerate(sizes)]
+
+
+@pytest.fixture(scope="module")
+def switched(stores, tmp_path_factory):
+    config = every_kind(stores, tmp_path_factory.mktemp("switched") / "run")
     pretrain(config)
-    whole = rows(config.workdir)
-    assert len(whole) == 12 and [row["step"] for row in rows(config.workdir, "evaluation")] == [2, 4, 6, 8, 10, 12]
-    for lost in (range(4, 13), range(5, 13), range(7, 13), range(9, 13), range(10, 13)):  # at a switch or after it
-        assert_resumed_exactly(config, lost)
-    for mesh in MESHES if EXHAUSTIVE else MESHES[:2]:
-        split = on_mesh(config, mesh, tmp_path)
-        bert_jax.pretrain(split, devices=jax.devices()[:8])
-        losses = [[row["loss"] for row in found] for found in (whole, rows(split.workdir))]
-        np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5, err_msg=f"{mesh}")
-    newest = read_record(max((tmp_path / "run/checkpoints").glob("step_*")) / "record")["metrics"]
-    measured = run_evaluate(config.workdir, config).metrics  # by the objective and the masks of the last phase
-    assert measured == pytest.approx(newest, rel=1e-5) and "span_boundary_loss" in measured
-    for logged in rows(config.workdir, "evaluation")[:4]:  # and earlier steps by those of the phase that took them
-        measured = run_evaluate(f"{config.workdir}:{logged['step']}", config).metrics
+    return config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", range(len(REPLACED)))
+def test_what_a_phase_replaces_acts_as_the_same_options_of_a_run(stores, switched, index):
+    """From the state at the switch, to the last bit; a second phase gives the run its head of the same name."""
+    plain = without_replaced(stores, switched.workdir)
+    heads = phase(
+        objective=PhaseObjective(name="masked_words", span_boundary_weight=1.0),
+        model=PhaseModel(direction="both"),
+        data=PhaseData(sentence_pairs="none"),
+    )
+    own = dataclasses.replace(plain.phases[index], moments="keep", schedule="continue")
+    config = with_options(dataclasses.replace(plain, phases=(own, heads)), REPLACED[index])
+    begin, rates = (0, *ENDS)[index], jnp.array(RATES, jnp.float32)
+    found = alone(config, index, begin, fresh=plain.phases[index].moments == "reset", schedule=lambda step: rates[step])
+    assert_logged(rows(switched.workdir)[begin : ENDS[index]], found)
+
+
+@pytest.mark.slow
+def test_every_kind_of_switch_is_resumed_exactly(switched):
+    assert [row["step"] for row in rows(switched.workdir, "evaluation")] == [2, 4, 6, 8, 10, 12, 14, 15]
+    for saved in (2, 4, 7, 10, 12):  # at a switch or behind it
+        assert_resumed_exactly(switched, range(saved + 1, ENDS[-1] + 1))
+    newest = read_record(max(pathlib.Path(switched.workdir, "checkpoints").glob("step_*")) / "record")["metrics"]
+    on = Config(data=DataConfig(path=switched.data.eval_path), evaluation=switched.evaluation)
+    measured = run_evaluate(switched.workdir, on).metrics  # by the objective and the masks of the last phase
+    assert measured == pytest.approx(newest, rel=1e-5) and "sentence_order_loss" in measured
+    for logged in rows(switched.workdir, "evaluation")[:-1]:  # and earlier steps by those of the phase that took them
+        measured = run_evaluate(f"{switched.workdir}:{logged['step']}", on).metrics
         assert measured == pytest.approx({name: logged[name] for name in logged.keys() - {"kind", "step"}}, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_around_its_switches_is_resumed_exactly(small_store, tmp_path):
+def test_steps_of_every_kind_are_replayed_exactly(switched):
+    for steps, begin, count in ("1:7", 0, 7), ("8:15", 7, 8):  # the second from the checkpoint at a switch
+        found = replay(switched.workdir, steps, devices=jax.devices()[:1])
+        assert (found.begin, found.compared, found.equal, found.obstacles) == (begin, count, count, ())
+
+
+@pytest.mark.slow
+def test_phases_of_every_kind_have_the_losses_of_one_device_on_meshes(switched, tmp_path):
+    assert_same_losses(switched, MESHES if EXHAUSTIVE else MESHES[:2], tmp_path, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_around_its_switches_is_resumed_exactly(stores, tmp_path):
     whole, killed = (
         dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, every_steps=2))
-        for config in (every_kind(small_store, tmp_path / name) for name in ("whole", "killed"))
+        for config in (every_kind(stores, tmp_path / name) for name in ("whole", "killed"))
     )
     assert run(whole)[0] == 0
-    for step in (4, 7, 10):  # each start is killed soon after a step that it has not taken before
+    for step in (4, 8, 12):  # each start is killed soon after a step that it has not taken before
         assert run(killed, dies_after=step)[0] == -signal.SIGKILL
     code, output = run(killed)
     assert code == 0 and "resuming from step" in output, output
-    assert rows(killed.workdir) == rows(whole.workdir) and len(rows(whole.workdir)) == 12
+    assert rows(killed.workdir) == rows(whole.workdir) and len(rows(whole.workdir)) == 15
     assert rows(killed.workdir, "evaluation") == rows(whole.workdir, "evaluation")

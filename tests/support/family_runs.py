@@ -2,7 +2,10 @@
 
 import dataclasses
 import signal
+from collections.abc import Sequence
 
+import jax
+import numpy as np
 from forked_run import run
 from model_variants import variant
 from small_pretraining import rows, run_config
@@ -11,8 +14,9 @@ from bert_jax.config import CheckpointConfig, Config, GloVe, MeshConfig, PhaseCo
 from bert_jax.config.commands import CountConfig
 from bert_jax.console import load_config
 from bert_jax.data.pair_counts import run_count
+from bert_jax.pretraining import pretrain
 
-MESHES = (MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=8), MeshConfig(fsdp=8))
+MESHES = (MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=8), MeshConfig(data=1, fsdp=8))
 """Each of the three takes programs of its own, and the first divides along every axis."""
 SMALLER = {"hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
 
@@ -62,6 +66,15 @@ def on_mesh(config: Config, mesh: MeshConfig, workdir) -> Config:
         evaluation=dataclasses.replace(config.evaluation, every_steps=0),
         checkpoint=CheckpointConfig(every_steps=100, keep_best=0),
     )
+
+
+def assert_same_losses(config: Config, meshes: Sequence[MeshConfig], workdir, rtol: float) -> None:
+    """Check that a finished run has its losses on meshes too, up to the order of sums."""
+    losses = lambda run: [row["loss"] for row in rows(run.workdir)]
+    for mesh in meshes:
+        split = on_mesh(config, mesh, workdir)
+        pretrain(split, devices=jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
+        np.testing.assert_allclose(losses(split), losses(config), rtol=rtol, err_msg=f"{mesh}")
 
 
 def assert_killed_and_resumed_exactly(whole: Config, killed: Config) -> None:

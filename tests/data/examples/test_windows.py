@@ -34,6 +34,7 @@ from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, Prep
 from bert_jax.config.checks import check
 from bert_jax.config.model import ModelConfig
 from bert_jax.config.objective import SHARED_NEGATIVES, SkipGramConfig
+from bert_jax.config.pretraining import PhaseData
 from bert_jax.data import packing
 from bert_jax.data.mixtures import GRAINS, Mixture, assign, epoch_report, grains
 from bert_jax.data.neighbours import NeighbourWindows
@@ -397,17 +398,21 @@ def with_mixture(text, *, phases=(PHASE,), **data):
     return dataclasses.replace(CONFIG, phases=phases, data=DataConfig(mixture=text, held_out=0.0, **data))
 
 
-@pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_shares_follow_from_sizes_flattened_by_a_temperature(places, temperature):
-    """XLM-R, section 3.1: the tokens that are read of each are proportional to n^(1/T)."""
+def test_shares_follow_from_sizes_flattened_by_the_temperature_of_the_phase(places):
+    """XLM-R, section 3.1: the tokens that are read of each are proportional to n^(1/T); here also in rows drawn."""
     paths, tokens = zip(*places.values(), strict=True)
-    (mixture,) = open_corpus(with_mixture(",".join(paths), mixture_temperature=temperature)).training
-    sequences = [examples.num_examples(0) for examples in mixture.sources.values()]
-    read = np.array(list(mixture.shares.values())) * np.array(tokens) / np.array(sequences)
-    wanted = np.array(tokens, float) ** (1 / temperature)
-    np.testing.assert_allclose(read / read.sum(), wanted / wanted.sum(), rtol=1e-4)
-    if temperature == 1:  # all are read equally often
-        np.testing.assert_allclose(np.array(list(mixture.shares.values())) / sequences * sum(sequences), 1, rtol=1e-3)
+    temperatures = 3.0, 1.0, 0.5  # the first is the run's
+    phases = (PHASE, *(dataclasses.replace(PHASE, data=PhaseData(mixture_temperature=t)) for t in temperatures[1:]))
+    config = with_mixture(",".join(paths), phases=phases, mixture_temperature=temperatures[0])
+    for temperature, mixture in zip(temperatures, open_corpus(config).training, strict=True):
+        sequences = np.array([examples.num_examples(0) for examples in mixture.sources.values()])
+        shares, counted = np.array([*mixture.shares.values()]), np.bincount(assign(np.arange(4096), mixture.grains)[0])
+        wanted = np.array(tokens, float) ** (1 / temperature)
+        read = shares * np.array(tokens) / sequences
+        np.testing.assert_allclose(read / read.sum(), wanted / wanted.sum(), rtol=1e-4)
+        np.testing.assert_allclose(counted / 4096, shares, atol=2 / 4096)
+        if temperature == 1:  # all are read equally often
+            np.testing.assert_allclose(shares / sequences * sum(sequences), 1, rtol=1e-3)
 
 
 def test_budgets_are_tokens_and_say_how_often_a_small_store_is_read(places, caplog):
