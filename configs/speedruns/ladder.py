@@ -36,7 +36,7 @@ ARMS = (
     SpeedrunArm(name="pre_norm", on="rope", label="norms before", options={"model.norm_position": "pre"}),
     SpeedrunArm(
         name="no_pairs",
-        on="pre_norm",
+        on="rope",
         label="no next sentences",
         options={"data.sentence_pairs": "none", "model.pair_head": False},
     ),
