@@ -391,12 +391,23 @@ def affine(
 
 NARROW = 16
 """Outputs. With fewer than 9, CPUs without AVX-512 add up the products of 64 rows in another order than of 128."""
+_STEADY: contextvars.ContextVar[bool] = contextvars.ContextVar("steady", default=False)
+
+
+@contextlib.contextmanager
+def steady_rows() -> Iterator[None]:
+    """Let the bits of a row of `steady_product` not depend on other rows, on a CPU, in what is traced within."""
+    before = _STEADY.set(True)
+    try:
+        yield
+    finally:
+        _STEADY.reset(before)
 
 
 def steady_product(x: jax.Array, kernel: jax.Array, axes: int, product: Product = plain_product) -> jax.Array:
-    """Return the product, on a CPU with zeros as further outputs, so that a row's bits do not depend on other rows."""
+    """Return the product; within `steady_rows` one of few outputs is computed with zeros as further ones."""
     missing = NARROW - math.prod(kernel.shape[axes:])
-    if missing <= 0 or kernel.ndim != axes + 1 or platform_in_use() != "cpu":
+    if not _STEADY.get() or missing <= 0 or kernel.ndim != axes + 1 or platform_in_use() != "cpu":
         return product(x, kernel, axes)
     wide = jnp.pad(kernel, (*((0, 0) for _ in range(axes)), (0, missing)))
     return product(x, wide, axes)[..., :-missing]

@@ -26,7 +26,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining, with_head_gates, with_memory
 from bert_jax.models.bert_parameters import SHARE_ROWS, TOKEN_VECTORS
 from bert_jax.models.costs import scans
-from bert_jax.models.layers import PackedTexts
+from bert_jax.models.layers import PackedTexts, steady_rows
 from bert_jax.models.pooling import combine, pool, read_mask, token_vectors, unit_vectors
 from bert_jax.models.protocol import Encoded, EncoderOutput
 from bert_jax.models.task import BertForTask
@@ -294,7 +294,8 @@ class Compiled:
             if self._by_layer:
                 rows = jax.tree.map(jnp.stack, params[ENCODER], is_leaf=lambda node: isinstance(node, tuple))
                 params = params | {ENCODER: rows}
-            return function(network, jax.lax.with_sharding_constraint(params, shardings), batch, **options)
+            with steady_rows():
+                return function(network, jax.lax.with_sharding_constraint(params, shardings), batch, **options)
 
         self._jitted = jax.jit(
             sharding.under(mesh, whole), static_argnames=static, out_shardings=sharding.replicated(mesh)

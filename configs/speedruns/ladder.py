@@ -113,7 +113,7 @@ ARMS = (
     SpeedrunArm(
         name="polar_express", on="muon", label="polar express", options={"optimizer.orthogonalization": "polar_express"}
     ),
-    SpeedrunArm(name="untied", on="packed", label="word head of its own", options={"model.word_head": "linear"}),
+    SpeedrunArm(name="untied", on="pre_norm", label="word head of its own", options={"model.word_head": "linear"}),
 )
 TASKS = (("sst2", "SST-2", 1, "accuracy"), ("stsb", "STS-B", 3, "spearman"))
 TASKS += (("cola", "CoLA", 3, "matthews"), ("mrpc", "MRPC", 3, "accuracy"))

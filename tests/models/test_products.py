@@ -31,6 +31,7 @@ from bert_jax.models.layers import (
     plain_product,
     product_bias,
     steady_product,
+    steady_rows,
     tpu_product,
     wide_bias,
     wide_einsum,
@@ -131,7 +132,7 @@ def test_over_split_states_kernels_are_matrices_with_equal_products(axes, fsdp):
 def test_a_row_of_a_product_has_the_same_bits_whatever_rows_are_beside_it(outputs):
     """From 64 rows on; without more outputs, one fails on every processor, and 2 to 8 on those without AVX-512."""
     x, kernel = random_arrays((256, 128), (128, outputs))
-    product = compiled(lambda x, kernel: steady_product(x, kernel, 1))
+    product = compiled(steady_rows()(lambda x, kernel: steady_product(x, kernel, 1)))
     whole = product(x, kernel)
     np.testing.assert_allclose(whole, x.astype(float) @ kernel, rtol=1e-4, atol=1e-4)
     for rows in (64, 128, *([2, 4] if outputs == 1 else [])):

@@ -38,7 +38,8 @@ def refusal(capture, *words) -> str:
     return error
 
 
-UNCHECKED = {"owner.json"}  # the lock of a work directory names who held it last, refused or not
+# The lock of a work directory names who held it last, refused or not, and Python keeps what it compiles of a file.
+UNCHECKED = {"owner.json", "__pycache__"}
 
 
 def snapshot(place: pathlib.Path) -> dict[str, bytes | None]:
@@ -46,7 +47,7 @@ def snapshot(place: pathlib.Path) -> dict[str, bytes | None]:
     return {
         str(path.relative_to(place)): path.read_bytes() if path.is_file() else None
         for path in sorted(place.rglob("*"))
-        if path.name not in UNCHECKED
+        if UNCHECKED.isdisjoint(path.parts)
     }
 
 
