@@ -515,9 +515,11 @@ def defined(file: pathlib.Path, function: str, kind: type[Defined]) -> Defined:
         raise
     except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-        line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(file) else lines[-1]
+        if isinstance(error, SyntaxError) and error.filename == str(file):
+            lines.append(error.lineno)
+        where = f"{file}, line {lines[-1]}," if lines else str(file)  # a file that cannot be read has no line
         what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{file}, line {line}, raises {what}; correct it (--debug shows the traceback)") from error
+        raise UserError(f"{where} raises {what}; correct it (--debug shows the traceback)") from error
     if not isinstance(found, kind):
         raise UserError(f"{file} must define {function}() that returns a {kind.__name__}, not {type(found).__name__}")
     return found

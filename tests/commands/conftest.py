@@ -71,6 +71,7 @@ def bad_inputs(small_store, tmp_path_factory) -> pathlib.Path:
     (place / "broken.json").write_text('{"model": ')
     (place / "phases.json").write_text('{"phases": "1000"}')
     (place / "broken.py").write_text("def get_config():\n    return )\n")
+    (place / "zeros.py").write_bytes(b"x = 1\0")
     (place / "raising.py").write_text(
         "from bert_jax.config import Config, PhaseConfig\n"
         "from bert_jax.config.pretraining import PhaseModel\n\n\n"

@@ -107,6 +107,7 @@ a configuration that is no JSON: pretrain @/broken.json -> broken.json is not JS
 a configuration of wrong types: pretrain @/phases.json -> phases='1000' | must be a list
 a configuration that raises: pretrain @/raising.py -> raising.py, line 6, raises TypeError: | 'hidden_size' | --debug
 a configuration that is no Python: pretrain @/broken.py -> broken.py, line 2, raises SyntaxError: | correct it
+a configuration of other bytes: pretrain @/zeros.py -> zeros.py | null bytes; correct it
 # Phases.
 a size for a phase: {PRETRAIN} --phases.0.model.hidden_size=64
     -> --phases.0.model.hidden_size is not for a phase | one set of arrays | --init_from
