@@ -1,20 +1,27 @@
 """Is growing worth it? Operations to a held-out loss of 4 layers that grew from 2, and of a fresh one.
 
-    python scripts/warm_start.py --store=STORE --workdir=DIR [--steps=3000] [--seeds=3] [--rates=1e-3,2e-3,4e-3]
+    python scripts/warm_start.py --store=STORE --workdir=DIR [--steps=3000] [--seeds=3] [--rates=1e-3,2e-3,4e-3] \
+      [--processes=2]
 
-Every arm is trained for the same number of steps at each rate and with each seed; the small model for half of them. The
-target is the loss that the fresh arm has after half of its steps at its best rate, the mean over the seeds. An arm's
-operations are those to the first evaluation, interpolated, at which it is as low; once without and once with those of
-the small model, and the best rate of each arm counts. The same command goes on after an interruption. Writes table.json
-below DIR and prints the table.
+Every arm is trained for the same number of steps, with the first seed at each rate and with the others at the rate that
+ended lowest; the small model for half of the steps, at the middle rate. The target is the loss that the fresh arm has
+after half of its steps, the mean over the seeds. An arm's operations are those to the first evaluation, interpolated,
+at which it is as low, once without and once with those of the small model. So many runs at a time share the cores,
+and write to DIR/worker_N.txt. The same command goes on after an interruption. Writes table.json below DIR and prints
+the table.
 """
 
 import argparse
+import concurrent.futures
 import dataclasses
+import itertools
 import json
 import math
+import multiprocessing
+import os
 import pathlib
 import statistics
+import sys
 
 import numpy as np
 
@@ -34,6 +41,7 @@ MODEL = bert_jax.ModelConfig(
     initializer_range=0.05,
     positions=bert_jax.Rope(),  # with learned ones every arm ends on the plateau where it knows frequencies alone
 )
+SMALL = "small"
 ARMS = {"fresh": {}, **{how: {"init_from_depth": how} for how in ("identity", "stack", "spread")}}
 
 
@@ -52,11 +60,51 @@ def configuration(options: argparse.Namespace, rate: float, seed: int) -> bert_j
     )
 
 
-def trained(config: bert_jax.Config, workdir: pathlib.Path, **changes) -> tuple[bert_jax.Config, list[dict]]:
-    """The run in `workdir`, trained to its end, and its evaluations."""
-    config = with_options(config, {**changes, "workdir": str(workdir)})
-    bert_jax.pretrain(config)
-    return config, [row for row in read_rows(workdir / "metrics.jsonl") if row["kind"] == "evaluation"]
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run of an arm, or of the small model."""
+
+    arm: str
+    rate: float
+    seed: int
+
+    def config(self, options: argparse.Namespace) -> bert_jax.Config:
+        config = configuration(options, self.rate, self.seed)
+        if self.arm == SMALL:
+            return with_options(
+                config,
+                {
+                    "workdir": str(options.workdir / f"{SMALL}_{self.seed}"),
+                    "model.num_layers": 2,
+                    "phases.0.steps": options.steps // 2,
+                },
+            )
+        growth = {"init_from": str(options.workdir / f"{SMALL}_{self.seed}")} if ARMS[self.arm] else {}
+        workdir = options.workdir / f"{self.arm}_{self.rate:g}_{self.seed}"
+        return with_options(config, {**ARMS[self.arm], **growth, "workdir": str(workdir)})
+
+
+def share_cores(places: multiprocessing.Queue, workdir: pathlib.Path, processes: int) -> None:
+    """Give this process its part of the cores, and let it write to a file of its own."""
+    place, cores = places.get(), sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[place::processes] or cores)
+    with open(workdir / f"worker_{place}.txt", "a") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+
+
+def trained(pool: concurrent.futures.Executor, options: argparse.Namespace, runs: list[Run]) -> dict[Run, list[dict]]:
+    """Train each run to its end, and return its evaluations."""
+    configs = {run: run.config(options) for run in runs}
+    waiting = {pool.submit(bert_jax.pretrain, config): run for run, config in configs.items()}
+    for number, done in enumerate(concurrent.futures.as_completed(waiting), 1):
+        done.result()
+        run = waiting[done]
+        print(f"{run.arm}, rate {run.rate:g}, seed {run.seed}: the end of run {number} of {len(runs)}", flush=True)
+    return {
+        run: [row for row in read_rows(pathlib.Path(config.workdir, "metrics.jsonl")) if row["kind"] == "evaluation"]
+        for run, config in configs.items()
+    }
 
 
 def operations(config: bert_jax.Config, steps: float) -> float:
@@ -87,44 +135,54 @@ def main() -> None:
     parser.add_argument(
         "--rates", type=lambda text: [float(rate) for rate in text.split(",")], default=[1e-3, 2e-3, 4e-3]
     )
+    parser.add_argument("--processes", type=int, default=1, help="Runs at a time.")
     options = parser.parse_args()
-    runs: dict[tuple[str, float], list] = {}
-    source = configuration(options, options.rates[0], 0)
-    for seed in range(options.seeds):
-        small = options.workdir / f"small_{seed}"
-        base = configuration(options, options.rates[len(options.rates) // 2], seed)
-        source, _ = trained(base, small, **{"model.num_layers": 2, "phases.0.steps": options.steps // 2})
-        for arm, changes in ARMS.items():
-            for rate in options.rates:
-                growth = {**changes, "init_from": str(small)} if changes else {}
-                run = trained(configuration(options, rate, seed), options.workdir / f"{arm}_{rate:g}_{seed}", **growth)
-                runs.setdefault((arm, rate), []).append(run)
-    halves = {
-        rate: statistics.mean(
-            next(row["mlm_loss"] for row in rows if row["step"] >= options.steps // 2)
-            for _, rows in runs["fresh", rate]
-        )
-        for rate in options.rates
-    }
-    target, before, table = min(halves.values()), operations(source, options.steps // 2), []
-    for (arm, rate), found in runs.items():
-        spent = [operations(config, steps_to(rows, target)) for config, rows in found]
-        last = [rows[-1]["mlm_loss"] for _, rows in found]
-        table.append({"arm": arm, "rate": rate, "operations": spent, "last_loss": last})
+    options.workdir.mkdir(parents=True, exist_ok=True)
+    context, seeds = multiprocessing.get_context("spawn"), range(options.seeds)
+    places = context.Queue()
+    for place in range(options.processes):
+        places.put(place)
+    pool = concurrent.futures.ProcessPoolExecutor(
+        options.processes, context, share_cores, (places, options.workdir, options.processes)
+    )
+    with pool:
+        small = [Run(SMALL, options.rates[len(options.rates) // 2], seed) for seed in seeds]
+        trained(pool, options, small)
+        rows = trained(pool, options, [Run(arm, rate, 0) for arm, rate in itertools.product(ARMS, options.rates)])
+        best = {
+            arm: min((run for run in rows if run.arm == arm), key=lambda run: rows[run][-1]["mlm_loss"]).rate
+            for arm in ARMS
+        }
+        rows |= trained(pool, options, [Run(arm, best[arm], seed) for arm in ARMS for seed in seeds[1:]])
+    runs = {arm: [Run(arm, best[arm], seed) for seed in seeds] for arm in ARMS}
+    halves = (next(row["mlm_loss"] for row in rows[run] if row["step"] >= options.steps // 2) for run in runs["fresh"])
+    target, before = statistics.mean(halves), operations(small[0].config(options), options.steps // 2)
+    table = [
+        {
+            "arm": run.arm,
+            "rate": run.rate,
+            "seed": run.seed,
+            "operations": operations(run.config(options), steps_to(found, target)),
+            "last_loss": found[-1]["mlm_loss"],
+        }
+        for run, found in rows.items()
+    ]
     (options.workdir / "table.json").write_text(
         json.dumps({"target": target, "small": before, "rows": table}, indent=2)
     )
     print(f"target: held-out loss {target:.4f}; the small model took {before:.3g} operations")
     for arm in ARMS:
-        best = min((row for row in table if row["arm"] == arm), key=lambda row: statistics.mean(row["operations"]))
-        spent, deviation = np.mean(best["operations"]), np.std(best["operations"])
-        if not math.isfinite(spent):
-            print(f"{arm:9} has not reached it with every seed at any rate")
+        chosen = [row for row in table if row["arm"] == arm and row["rate"] == best[arm]]
+        spent, last = ([row[name] for row in chosen] for name in ("operations", "last_loss"))
+        losses = f"last losses {', '.join(f'{loss:.3f}' for loss in last)}"
+        if not all(map(math.isfinite, spent)):
+            print(f"{arm:9} rate {best[arm]:g}: not every seed has reached it; {losses}")
             continue
-        whole = spent + (before if ARMS[arm] else 0)
+        mean, whole = statistics.mean(spent), statistics.mean(spent) + (before if ARMS[arm] else 0)
+        deviation = statistics.stdev(spent) if spent[1:] else 0.0
         print(
-            f"{arm:9} rate {best['rate']:g}: {spent:.3g} ± {deviation:.2g} operations, {whole:.3g} with the small "
-            f"model; last loss {statistics.mean(best['last_loss']):.4f}"
+            f"{arm:9} rate {best[arm]:g}: {mean:.3g} ± {deviation:.2g} operations, {whole:.3g} with the small model; "
+            f"{losses}"
         )
 
 
