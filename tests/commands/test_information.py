@@ -11,6 +11,7 @@ import typing
 import pytest
 import written_teacher
 from command_lines import bert_jax
+from four_phases import four_phases
 from rich.console import Console
 from synthetic_store import SyntheticStore, random_documents, write_store
 
@@ -19,17 +20,10 @@ from bert_jax.cli.inspect import run_inspect
 from bert_jax.config import (
     Config,
     DataConfig,
-    LeftToRight,
     MaskingConfig,
     ModelConfig,
     PhaseConfig,
-    PhaseData,
-    PhaseMasking,
-    PhaseModel,
-    PhaseObjective,
     RecurrentConfig,
-    Rope,
-    Window,
 )
 from bert_jax.config.commands import InspectConfig
 from bert_jax.config.objective import DistillationConfig
@@ -55,31 +49,14 @@ def test_information_prints_the_figures_of_the_original_run(capsys):
 
 
 def test_the_operations_of_a_phase_are_those_of_a_run_of_its_options_alone(capsys):
-    data, model = DataConfig(sentence_pairs="none"), ModelConfig(positions=Rope(), window=Window(local_window=8))
-    base = Config(model=dataclasses.replace(model, vocab_size=CASED), phases=(PhaseConfig(steps=10),))
-    (phase,) = base.phases
-    left_to_right = dataclasses.replace(
-        phase,
-        objective=PhaseObjective(name="left_to_right"),
-        model=PhaseModel(direction="left_to_right"),
-        data=PhaseData(sentence_pairs="none"),
-    )
-    phases = left_to_right, dataclasses.replace(phase, masking=PhaseMasking(rate=0.3))
-    phases = *phases, dataclasses.replace(phase, model=PhaseModel(local_window=0)), phase
-    alone = (
-        dataclasses.replace(
-            base, objective=LeftToRight(), model=dataclasses.replace(base.model, direction="left_to_right"), data=data
-        ),
-        dataclasses.replace(base, masking=MaskingConfig(rate=0.3)),
-        dataclasses.replace(base, model=dataclasses.replace(base.model, window=None)),
-        base,
-    )
+    base = Config(model=ModelConfig(vocab_size=CASED), phases=(PhaseConfig(steps=10),))
+    run, alone = four_phases(base)
     rows = lambda config: list(zip(*(column.cells for column in phase_table(config).columns), strict=True))
-    found = rows(dataclasses.replace(base, phases=phases))
-    assert [row[1:] for row in found[:-1]] == [rows(run)[0][1:] for run in alone]
+    found = rows(run)
+    assert [row[1:] for row in found[:-1]] == [rows(single)[0][1:] for single in alone]
     operations = [float(row[-1]) for row in found]
     assert len(set(operations[:3])) == 3 and operations[-1] == pytest.approx(sum(operations[:-1]), rel=1e-2)
-    run_info(dataclasses.replace(base, phases=phases))
+    run_info(run)
     printed = capsys.readouterr().out
     assert "Phase 1: masking.rate=0.3, starts pooler and head for pairs afresh.\n" in printed
     assert "Phase 2: model.local_window=0.\n" in printed and "Phase 3:" not in printed

@@ -20,6 +20,7 @@ import time
 import processes
 import pytest
 import written_teacher
+from four_phases import four_phases
 from processes import wait_until
 
 from bert_jax import cli
@@ -27,18 +28,10 @@ from bert_jax.config import (
     ComputeConfig,
     Config,
     DataConfig,
-    LeftToRight,
     MaskedWords,
-    MaskingConfig,
     MeshConfig,
     ModelConfig,
     PhaseConfig,
-    PhaseData,
-    PhaseMasking,
-    PhaseModel,
-    PhaseObjective,
-    Rope,
-    Window,
 )
 from bert_jax.config.commands import PlanConfig
 from bert_jax.config.objective import DistillationConfig
@@ -334,30 +327,12 @@ def test_a_graphics_card_is_planned_by_closed_forms_where_its_compiler_is_missin
 @pytest.mark.usefixtures("no_child")
 @pytest.mark.skipif(compiler.plugin() is not None, reason="the compiler for GPUs is installed")
 def test_a_phase_is_planned_as_a_run_of_its_options_alone(tmp_path, capsys):
-    phase, single = PhaseConfig(batch_size=64), DataConfig(sentence_pairs="none")
-    first = dataclasses.replace(
-        phase,
-        objective=PhaseObjective(name="left_to_right"),
-        model=PhaseModel(direction="left_to_right"),
-        data=PhaseData(sentence_pairs="none"),
-    )
-    phases = first, dataclasses.replace(phase, masking=PhaseMasking(rate=0.3))
-    phases = *phases, dataclasses.replace(phase, model=PhaseModel(local_window=0)), phase
-    model = dataclasses.replace(CONFIG.model, positions=Rope(), window=Window(local_window=8))
-    base, output = dataclasses.replace(CONFIG, model=model), tmp_path / "plan.json"
-    run = dataclasses.replace(base, phases=phases)
+    base = dataclasses.replace(CONFIG, phases=(PhaseConfig(batch_size=64),))
+    (run, alone), output = four_phases(base), tmp_path / "plan.json"
     options = dataclasses.replace(PlanConfig.of(run), topology="gpu:h100:8", output=str(output))
     assert search.run_plan(options, []) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Phase ")]
     assert len(told) == 3 and "direction=left_to_right" in told[0] and told[1].startswith("Phase 1: masking.rate=0.3")
-    alone = (
-        dataclasses.replace(
-            base, objective=LeftToRight(), model=dataclasses.replace(model, direction="left_to_right"), data=single
-        ),
-        dataclasses.replace(base, masking=MaskingConfig(rate=0.3)),
-        dataclasses.replace(base, model=dataclasses.replace(model, window=None)),
-        base,
-    )
     found = [planned["flops"] for planned in json.loads(output.read_text())["phases"]]
     predictions = (127, 39, 20, 20)  # of rows of 128: all but one, 30 and 15 %
     assert found == [
