@@ -302,7 +302,7 @@ def study(arguments: list[str]) -> int:
 
 
 def speedrun(arguments: list[str]) -> int:
-    """speedrun NAME --data.path=STORE --workdir=DIR [--scores --task_data=DIR] [--steps=N …]
+    """speedrun NAME --data.path=STORE --workdir=DIR [--scores=ARMS --task_data=DIR] [--steps=N …]
 
     Find how many operations each of several recipes takes to the held-out loss of masked words that the first of them,
     the reference, has at the end of its own run: with intervals over seeds, as one table and one picture. The same

@@ -277,8 +277,9 @@ class SpeedrunConfig:
     arms: tuple[str, ...] = ()
     """Names of the arms to run beside the reference, separated by commas. Each has the changes of those between, which
     do not run. By default all of them."""
-    scores: bool = False
-    """Whether to pre-train every arm with as many operations as the reference, and fine-tune the tasks from there."""
+    scores: tuple[str, ...] = ()
+    """Names of arms, separated by commas, or `all`: each is pre-trained with as many operations as the reference and
+    fine-tuned on the tasks; so are the reference and random weights. By default nothing is."""
     task_data: str = ""
     """Directory that contains the data of the tasks, such as that of GLUE with SST-2/ and MRPC/ in it. By default the
     current one."""

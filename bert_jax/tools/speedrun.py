@@ -158,7 +158,8 @@ class Work:
         progress = self._progress(outcomes)
         due = progress.wanted()
         if self.plan.design.scores:
-            whole = [run for arm in self.plan.recipes for run in progress.whole(arm)] + self.plan.design.untrained
+            scored = [arm for arm in self.plan.recipes if arm in self.plan.design.scores]
+            whole = [run for arm in scored for run in progress.whole(arm)] + self.plan.design.untrained
             due += [run for run in whole if run in outcomes and run not in self._failed and self._unscored(run)]
         return due
 

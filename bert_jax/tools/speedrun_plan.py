@@ -95,8 +95,8 @@ class Design:
     rates: tuple[float, ...]
     lengths: tuple[float, ...]
     seeds: tuple[int, ...]
-    scores: bool = False
-    """Whether each seed also runs at length 1."""
+    scores: frozenset[str] = frozenset()
+    """Arms of which each seed also runs at length 1, for the scores of tasks; the reference is one of them."""
 
     @property
     def reference(self) -> str:
@@ -110,6 +110,7 @@ class Design:
 
 
 NO_RATE = 1e-6
+ALL_ARMS = "all"
 
 
 class Progress:
@@ -195,7 +196,7 @@ class Progress:
             place = self._place(arm)
             return [run for run in ([place] if isinstance(place, Run) else self.trials(arm)) if run not in self.losses]
         due: list[Run] = []
-        if self.design.scores or (arm == self.design.reference and self.target is None):
+        if arm in self.design.scores or (arm == self.design.reference and self.target is None):
             due += [run for run in self.whole(arm) if run not in self.losses]
         return due + [step for seed in self.design.seeds if isinstance(step := self._way(arm, seed), Run)]
 
@@ -434,6 +435,19 @@ def _check_common(config: Config, base: Config, length: int) -> None:
         raise UserError("data.held_out=0, so there are no held-out texts; give a share such as 0.01, or data.eval_path")
 
 
+def scored_arms(arms: Sequence[str], chosen: Sequence[str]) -> frozenset[str]:
+    """Return the arms whose scores are asked for, with the reference, which is the first; none if none are chosen.
+
+    Raises:
+      UserError: a name that is no arm.
+    """
+    if unknown := set(chosen).difference(arms, [ALL_ARMS]):
+        raise UserError(
+            f"scores={min(unknown)}: no such arm runs; give {ALL_ARMS}, or names among {', '.join(arms)} (arms=…)"
+        )
+    return frozenset(arms if ALL_ARMS in chosen else [*arms[:1], *chosen] if chosen else [])
+
+
 def speedrun_plan(speedrun: Speedrun, options: SpeedrunConfig, given: Given) -> SpeedrunPlan:
     """Return the plan of a speedrun, whose options have been checked.
 
@@ -465,7 +479,7 @@ def speedrun_plan(speedrun: Speedrun, options: SpeedrunConfig, given: Given) -> 
         rates=speedrun.rates,
         lengths=speedrun.lengths,
         seeds=tuple(base.seed + number for number in range(seeds)),
-        scores=options.scores,
+        scores=scored_arms(list(found), options.scores),
     )
     kept = {name: value for name, value in shares.items() if name not in fixed}
     plan = SpeedrunPlan(speedrun, options.workdir, base, kept, found, design, tasks)

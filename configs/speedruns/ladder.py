@@ -1,6 +1,6 @@
 """From BERT's recipe of 2018 to the best one found here, one change at a time.
 
-    bert-jax speedrun ladder --data.path=STORE --data.eval_path=VALID --workdir=DIR [--scores --task_data=GLUE]
+    bert-jax speedrun ladder --data.path=STORE --data.eval_path=VALID --workdir=DIR [--scores=all --task_data=GLUE]
 
 STORE has 4,096 WordPieces, VALID other documents in the same pieces, and GLUE holds SST-2/, STS-B/, CoLA/ and MRPC/.
 The reference is the row `bert_mini` of docs/family.md at the size of BERT-tiny (2 layers, hidden size 128). Changes

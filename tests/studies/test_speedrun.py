@@ -28,7 +28,7 @@ from bert_jax.pretrained.model import load
 from bert_jax.tools import speedrun as speedrun_loop
 from bert_jax.tools import speedrun_report
 from bert_jax.tools.speedrun import OUTCOME, run_speedrun
-from bert_jax.tools.speedrun_plan import Crossing, Design, Progress, Run, speedrun_plan
+from bert_jax.tools.speedrun_plan import Crossing, Design, Progress, Run, scored_arms, speedrun_plan
 from bert_jax.tools.speedrun_report import Outcome, mean, ratio, reached, welch
 from bert_jax.tools.study import write_picture
 from bert_jax.tools.study_plan import Given, given_words, held_out_metrics
@@ -101,11 +101,19 @@ def test_a_run_that_failed_counts_as_one_that_does_not_get_there():
 
 
 def test_the_shortest_length_may_reach_the_target_and_scores_take_length_one():
-    design = Design({"bert": "", "a": "bert"}, frozenset(), (1.0,), (0.5, 1.0), (0, 1), scores=True)
-    progress, order = simulated(design, lambda run: 5.0 - (run.arm == "a") - math.log(run.length or 1e-9))
+    design = Design({"bert": "", "a": "bert"}, frozenset(), (1.0,), (0.5, 1.0), (0, 1), scores=frozenset({"bert", "a"}))
+    loss = lambda run: 5.0 - (run.arm == "a") - math.log(run.length or 1e-9)
+    progress, order = simulated(design, loss)
     assert progress.crossing("a", 1) == Crossing(None, Run("a", 1.0, 0.5, 1))
     assert {Run("a", 1.0, 1.0, seed) for seed in (0, 1)} <= set(order)
     assert {run for run in order if run.length == 0} == {Run("bert", 1e-6, 0.0, seed) for seed in (0, 1)}
+    # Only arms that are asked for, and the reference.
+    _, order = simulated(dataclasses.replace(design, scores=scored_arms(["bert", "a"], ["bert"])), loss)
+    assert Run("bert", 1.0, 1.0, 1) in order and Run("a", 1.0, 1.0, 1) not in order
+    assert scored_arms(["bert", "a", "b"], ["b"]) == {"bert", "b"} and not scored_arms(["bert", "a"], [])
+    assert scored_arms(["bert", "a", "b"], ["all"]) == {"bert", "a", "b"}
+    with pytest.raises(UserError, match="scores=c: no such arm runs; give all, or names among bert, a "):
+        scored_arms(["bert", "a"], ["c"])
 
 
 def test_means_and_ratios_are_geometric_with_intervals_of_student_and_welch():
@@ -475,16 +483,16 @@ def test_every_shipped_speedrun_can_be_planned(name):
 @pytest.mark.slow
 def test_a_real_speedrun_is_the_same_after_it_was_killed(speedrun, tmp_path, monkeypatch, capsys):
     whole, broken, really = tmp_path / "whole", tmp_path / "broken", speedrun_loop.held_out_metrics
-    assert run(speedrun, whole, scores=True) == 0
+    assert run(speedrun, whole, scores=("all",)) == 0
 
     def killed(*_):
         raise Killed
 
     monkeypatch.setattr(speedrun_loop, "held_out_metrics", killed)
     with pytest.raises(Killed):
-        run(speedrun, broken, scores=True)
+        run(speedrun, broken, scores=("all",))
     monkeypatch.setattr(speedrun_loop, "held_out_metrics", really)
-    assert run(speedrun, broken, scores=True) == 0
+    assert run(speedrun, broken, scores=("all",)) == 0
 
     def figures(workdir):
         runs = json.loads((workdir / "results.json").read_text())["runs"]
