@@ -414,7 +414,8 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "",
     result = parsed if is_class else from_dict(type(default), to_dict(parsed))
     check_numbers(result)
     if whole:
-        check_effects(result, given=[word[2:].partition("=")[0] for word in arguments if word.startswith("--")])
+        given = [word[2:].partition("=")[0] for word in arguments if word.startswith("--")]
+        check_effects(result, given=given, preset={} if is_class else flattened(to_dict(default)))
     return result
 
 

@@ -2,7 +2,7 @@
 """Pre-train small encoders of the family with equal computation, fine-tune each, and print what came of it as a table.
 
     python scripts/compare_family.py STORE GLUE OUTPUT [--petaflop=0.24] [--configs bert_mini …] [--tasks sst2 mrpc …] \
-      [--seeds=3] [--rows=DIR] [--dry_run]
+      [--seeds=3] [--rows=DIR] [--dry_run] [--model.hidden_size=128 …]
 
 STORE is a token store of `bert-jax prepare`, GLUE the benchmark's directory. Every configuration keeps its shape,
 objective, masks, optimizer and form of schedule. Vocabulary, batch, length, learning rate and initial range are the
@@ -10,7 +10,7 @@ same for all, and there is no dropout. The numbers of steps are such that all ta
 operations (products, forward and backward, by the closed form of each). `distilbert_mini` learns from the `bert_mini`
 of the same comparison. Static vectors (`skipgram_mini`, `glove_mini`) have few products, and get 30,000 steps instead,
 with larger batches and a higher rate. --dry_run prints the plan alone. Started again, the script resumes where it
-stopped.
+stopped. Options that are not its own are those of every pre-training, for models of other sizes.
 
 The whole comparison takes many hours on two cores. The figures of each configuration are a file in --rows, and the
 table is printed from all files there, so that it can be made on several days and machines.
@@ -29,6 +29,7 @@ import sys
 import jax
 
 from bert_jax.config import Config, resolve_phases
+from bert_jax.config.options import to_dict
 from bert_jax.console import configured
 from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
@@ -44,9 +45,10 @@ CONFIGS = (
 )
 RECIPE = (
     *("--sequence_length=64", "--batch_size=16", "--learning_rate=5e-4", "--model.initializer_range=0.05"),
-    *("--model.position_init=sinusoidal", "--model.hidden_dropout=0", "--model.attention_dropout=0"),
+    "--model.hidden_dropout=0",
 )
 """With these, but 32 rows, a BERT of this size left its first plateau after 6 million tokens (docs/experiments.md)."""
+OF_SOME = ("--model.attention_dropout=0", "--model.position_init=sinusoidal")  # of models that have such options
 WARMUP, COOLDOWN = 0.05, 0.2  # shares of the steps in which the learning rate rises, and falls where it is constant
 STATIC = ("skipgram_mini", "glove_mini")
 STATIC_RECIPE = ("--sequence_length=64", "--batch_size=128", "--learning_rate=5e-3")
@@ -80,9 +82,9 @@ class Plan:
 
 
 def main() -> None:
-    options = arguments()
+    options, others = arguments()
     store, glue, output = options.store, options.glue, options.output
-    plans = [plan(name, store, output, options.petaflop * 1e15) for name in options.configs]
+    plans = [plan(name, store, output, options.petaflop * 1e15, others) for name in options.configs]
     for each in plans:
         print(
             f"{each.name}: {each.steps:,} steps of {each.flops / 1e9:,.0f} GFLOP: {' '.join(each.options)}", flush=True
@@ -104,7 +106,7 @@ def main() -> None:
     print(table([json.loads(file.read_text()) for file in sorted(rows.glob("*.json"))]))
 
 
-def arguments() -> argparse.Namespace:
+def arguments() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for place in ("store", "glue", "output"):
         parser.add_argument(place, metavar=place.upper())
@@ -114,12 +116,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="Seeds of fine-tuning.")
     parser.add_argument("--rows", type=pathlib.Path, help="Directory of the figures; by default OUTPUT/rows.")
     parser.add_argument("--dry_run", action="store_true", help="Print the plan alone.")
-    return parser.parse_args()
+    return parser.parse_known_args()
 
 
-def plan(name: str, store: str, output: str, flops: float) -> Plan:
+def plan(name: str, store: str, output: str, flops: float, others: list[str]) -> Plan:
     """Return the options of a configuration, with the number of steps that take `flops` operations."""
-    recipe = STATIC_RECIPE if name in STATIC else RECIPE
+    known = to_dict(configured([name], "").model)
+    recipe = [option for option in OF_SOME if option.removeprefix("--model.").partition("=")[0] in known]
+    recipe += [*(STATIC_RECIPE if name in STATIC else RECIPE), *others]
     options = (f"--data.path={store}", f"--workdir={output}/{name}", *recipe, "--evaluation.every_steps=0")
     opened = open_store(store)
     if name == "glove_mini":
@@ -134,7 +138,7 @@ def plan(name: str, store: str, output: str, flops: float) -> Plan:
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=opened.vocab_size))
     step = flops_of(config)
     if name == "distilbert_mini":  # its teacher reads every batch too, forward only
-        step += plan("bert_mini", store, output, flops).flops / 3
+        step += plan("bert_mini", store, output, flops, others).flops / 3
     steps = STATIC_STEPS if name in STATIC else round(flops / step)
     options = (*options, f"--steps={steps}", f"--warmup_steps={round(steps * WARMUP)}")
     if config.schedule.cooldown_steps:

@@ -114,35 +114,44 @@ def check_numbers(options: Any, path: str = "") -> None:
                 raise UserError(f"{name}={shown} must be {bound}")
 
 
-def check_effects(options: Any, path: str = "", given: Iterable[str] = ()) -> None:
+def check_effects(
+    options: Any, path: str = "", given: Iterable[str] = (), preset: Mapping[str, Any] | None = None
+) -> None:
     """Raise a UserError about an option, at any depth, with a value that has no effect.
 
     Args:
       given: dotted names of options that are refused without effect even if their value is the usual one, those of the
-        command line; but for 0 and nothing, which take back what a preset has.
+        command line; but for 0, nothing, and a usual value that takes back what `preset` has.
+      preset: values by dotted names, to which those of the command line were added.
     """
+    preset = preset or {}
     for start, part in _parts(options, path):
-        check_effects(part, start, given)
+        check_effects(part, start, given, preset)
     for field in dataclasses.fields(options):
         value, name = getattr(options, field.name), f"{path}{field.name}"
         own = [
             each
             for each in given
             if (each == name or each.startswith(f"{name}.")) and _reached(options, each.removeprefix(path))
+            if not (each == name and value == field.default != preset.get(name, value))
         ]
         changed = field.metadata.get("refused", False) and value != field.default
         if has_effect(options, field) or not (own or changed):
             continue
+        usual = field.default
         if own:
             name, value = own[0], _reached(options, own[0].removeprefix(path))
         elif dataclasses.is_dataclass(value):
-            inner, value = _changed(value, field.default)
+            inner, value, usual = _changed(value, usual)
             name = f"{name}.{inner}"
         of, *values = field.metadata["of"]
+        way_out = "leave it out"
+        if not own and name in preset:
+            way_out = f"take back what the configuration has with --{name}={_shown(usual)}"
         if any(values):
             raise UserError(
                 f"{name}={_shown(value)} belongs to {path}{of}={' or '.join(filter(None, values))}, not to "
-                f"{getattr(options, of)}; leave it out"
+                f"{getattr(options, of)}; {way_out}"
             )
         if values:
             other = next(each for each in of.split(" and ") if _reached(options, each) not in values)
@@ -150,7 +159,7 @@ def check_effects(options: Any, path: str = "", given: Iterable[str] = ()) -> No
                 f"{name}={_shown(value)} has no effect with {path}{other}={_shown(_reached(options, other))}; leave "
                 "one of them out"
             )
-        raise UserError(f"{name}={_shown(value)} has no effect without {path}{of}; set that too, or leave it out")
+        raise UserError(f"{name}={_shown(value)} has no effect without {path}{of}; set that too, or {way_out}")
 
 
 def _parts(options: Any, path: str) -> Iterable[tuple[str, Any]]:
@@ -165,10 +174,12 @@ def _parts(options: Any, path: str) -> Iterable[tuple[str, Any]]:
         yield from ((name, each) for name, each in held.items() if dataclasses.is_dataclass(each))
 
 
-def _changed(value: Any, default: Any) -> tuple[str, Any]:
-    """Return the dotted name and the value of the first option in which a dataclass instance is not as usual."""
+def _changed(value: Any, default: Any) -> tuple[str, Any, Any]:
+    """Return name, value and usual value of the first option in which a dataclass instance is not as usual."""
     usual = flattened(to_dict(default))
-    return next((name, each) for name, each in flattened(to_dict(value)).items() if each != usual.get(name))
+    return next(
+        (name, each, usual.get(name)) for name, each in flattened(to_dict(value)).items() if each != usual.get(name)
+    )
 
 
 def kinds(

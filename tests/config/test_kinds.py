@@ -7,7 +7,16 @@ from typing import ClassVar, Literal, get_args
 
 import pytest
 
-from bert_jax.config import Config, MaskedWords, ModelConfig, PhaseConfig, RecurrentConfig, Rope, options
+from bert_jax.config import (
+    Config,
+    MaskedWords,
+    ModelConfig,
+    PhaseConfig,
+    RecurrentConfig,
+    Rope,
+    ScheduleConfig,
+    options,
+)
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import InputFormConfig, check_finetune, task_defaults
 from bert_jax.config.objective import ObjectiveConfig
@@ -406,6 +415,18 @@ def test_a_group_that_belongs_to_other_values_is_named_by_what_is_not_as_usual()
         options.check_effects(towed)
     options.check_effects(dataclasses.replace(towed, water="rhine"))
     options.check_effects(Voyage())
+
+
+def test_what_a_preset_has_for_another_kind_is_taken_back_by_its_usual_value():
+    preset = Config(schedule=ScheduleConfig(name="constant", cooldown_steps=9, cooldown="one_minus_sqrt"))
+    words = ["--schedule.name=linear"]
+    for name, usual in (("cooldown_steps", "0"), ("cooldown", "linear")):
+        with pytest.raises(UserError, match=rf"schedule\.{name}=.*; .*take back .* with --schedule\.{name}={usual}$"):
+            parse(preset, words, "pretrain")
+        words.append(f"--schedule.{name}={usual}")
+    assert parse(preset, words, "pretrain").schedule == ScheduleConfig()
+    with pytest.raises(UserError, match="schedule.cooldown=linear has no effect without .*, or leave it out$"):
+        parse(Config(), ["--schedule.cooldown=linear"], "pretrain")  # which had nothing to take back
 
 
 def test_what_other_kinds_do_without_is_said(capsys, caplog):
