@@ -12,7 +12,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 from bert_jax.errors import UserError
@@ -115,7 +115,7 @@ def check_numbers(options: Any, path: str = "") -> None:
 
 
 def check_effects(
-    options: Any, path: str = "", given: Iterable[str] = (), preset: Mapping[str, Any] | None = None
+    options: Any, path: str = "", given: Collection[str] = (), preset: Mapping[str, Any] | None = None
 ) -> None:
     """Raise a UserError about an option, at any depth, with a value that has no effect.
 
@@ -146,7 +146,7 @@ def check_effects(
             name = f"{name}.{inner}"
         of, *values = field.metadata["of"]
         way_out = "leave it out"
-        if not own and name in preset:
+        if name in preset and name not in given:
             way_out = f"take back what the configuration has with --{name}={_shown(usual)}"
         if any(values):
             raise UserError(
