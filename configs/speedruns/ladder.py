@@ -30,6 +30,14 @@ RECIPE = {
     "evaluation.sequences": 256,
     "log_every_steps": 50,
 }
+
+
+def left_to_right(percent: int) -> tuple[dict, dict]:
+    """Return two phases, of which the first predicts the next word, for so many of 100 steps."""
+    first = {"steps": Share(percent / 100), "objective.name": "left_to_right", "model.direction": "left_to_right"}
+    return first, {}
+
+
 ARMS = (
     SpeedrunArm(name="bert", label="BERT, 2018"),
     SpeedrunArm(name="rope", on="bert", label="rotary positions", options={"model.positions": "rope"}),
@@ -86,17 +94,30 @@ ARMS = (
         label="30 %, then 15 % masked",
         phases=({"steps": Share(0.75), "masking.rate": 0.3}, {"masking.rate": 0.15}),
     ),
+    SpeedrunArm(  # mmBERT's rates (arXiv 2509.06888), for about its shares of the tokens
+        name="rate_30_15_5",
+        on="packed",
+        label="30 %, 15 %, then 5 % masked",
+        phases=(
+            {"steps": Share(0.7), "masking.rate": 0.3},
+            {"steps": Share(0.25), "masking.rate": 0.15},
+            {"masking.rate": 0.05},
+        ),
+    ),
     *(
         SpeedrunArm(
             name=f"left_{percent}",
             on="packed",
             label=f"left to right for {percent} %",
-            phases=(
-                {"steps": Share(percent / 100), "objective.name": "left_to_right", "model.direction": "left_to_right"},
-                {},
-            ),
+            phases=left_to_right(percent),
         )
         for percent in (25, 50, 75)
+    ),
+    SpeedrunArm(
+        name="rate_30_left_25",
+        on="rate_30",
+        label="30 % masked, after 25 % left to right",
+        phases=left_to_right(25),
     ),
     SpeedrunArm(name="relu_squared", on="packed", label="ReLU²", options={"model.activation": "relu_squared"}),
     SpeedrunArm(
