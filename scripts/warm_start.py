@@ -5,10 +5,10 @@
 
 Every arm is trained for the same number of steps, with the first seed at each rate and with the others at the rate that
 ended lowest; the small model for half of the steps, at the middle rate. The target is the loss that the fresh arm has
-after half of its steps, the mean over the seeds. An arm's operations are those to the first evaluation, interpolated,
-at which it is as low, once without and once with those of the small model. So many runs at a time share the cores,
-and write to DIR/worker_N.txt. The same command goes on after an interruption. Writes table.json below DIR and prints
-the table.
+where its rate begins to fall, the mean over the seeds. An arm's operations are those to the first evaluation,
+interpolated, at which it is as low, still at the constant rate, once without and once with those of the small model. So
+many runs at a time share the cores, and write to DIR/worker_N.txt. The same command goes on after an interruption.
+Writes table.json below DIR and prints the table.
 """
 
 import argparse
@@ -155,14 +155,17 @@ def main() -> None:
         }
         rows |= trained(pool, options, [Run(arm, best[arm], seed) for arm in ARMS for seed in seeds[1:]])
     runs = {arm: [Run(arm, best[arm], seed) for seed in seeds] for arm in ARMS}
-    halves = (next(row["mlm_loss"] for row in rows[run] if row["step"] >= options.steps // 2) for run in runs["fresh"])
-    target, before = statistics.mean(halves), operations(small[0].config(options), options.steps // 2)
+    constant = {
+        run: [row for row in found if row["step"] <= options.steps - options.steps // 5] for run, found in rows.items()
+    }
+    target = statistics.mean(constant[run][-1]["mlm_loss"] for run in runs["fresh"])
+    before = operations(small[0].config(options), options.steps // 2)
     table = [
         {
             "arm": run.arm,
             "rate": run.rate,
             "seed": run.seed,
-            "operations": operations(run.config(options), steps_to(found, target)),
+            "operations": operations(run.config(options), steps_to(constant[run], target)),
             "last_loss": found[-1]["mlm_loss"],
         }
         for run, found in rows.items()
