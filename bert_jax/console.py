@@ -415,7 +415,7 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "",
     check_numbers(result)
     if whole:
         given = [word[2:].partition("=")[0] for word in arguments if word.startswith("--")]
-        check_effects(result, given=given, preset={} if is_class else flattened(to_dict(default)))
+        check_effects(result, given=given, preset=None if is_class else default)
     return result
 
 
@@ -643,6 +643,8 @@ def _spelled_out(arguments: list[str], names: list[str], config: Any, others: Se
             close = difflib.get_close_matches(name, known, n=1) or [n for n in known if n.endswith("." + name)]
             hint = f"; perhaps you meant --{close[0]}" if close else "; --help lists the options"
             raise UserError(f"unknown option --{name}{hint}")
+        if not equals and isinstance(_value(config, name), tuple) and (not following or following.startswith("--")):
+            raise UserError(f"--{name} has no values; give some, separated by commas, or none with --{name}=")
         if (
             not equals and isinstance(_value(config, name), bool) and following.lower() not in ("true", "false")
         ):  # --grid alone

@@ -137,6 +137,11 @@ def preparation(place: pathlib.Path) -> list[tuple]:
     ]
 
 
+def sizes(config: str) -> list[str]:
+    """Return the options that make a configuration of the family small."""
+    return SMALL if config == "elmo_mini" else [*SMALL, "--model.num_heads=2", "--model.intermediate_size=48"]
+
+
 def trainings(place: pathlib.Path, further: list[str]) -> list[tuple]:
     """Write the configurations into `place`; return the commands that train, each with its work directory."""
     commands = []
@@ -147,9 +152,8 @@ def trainings(place: pathlib.Path, further: list[str]) -> list[tuple]:
         commands.append((f"pretrain: {name}", words, workdir))
     for number, (name, (config, options)) in enumerate(FAMILY.items()):
         workdir, options = place / f"family{number}", [word.replace("@", str(place)) for word in options]
-        sizes = SMALL if config == "elmo_mini" else [*SMALL, "--model.num_heads=2", "--model.intermediate_size=48"]
         words = ["pretrain", config, f"--data.path={place}/store", f"--workdir={workdir}"]
-        commands.append((f"pretrain: {name}", [*words, *sizes, *options, *further], workdir))
+        commands.append((f"pretrain: {name}", [*words, *sizes(config), *options, *further], workdir))
     for number, (name, (task, options)) in enumerate(FINETUNING.items()):
         workdir, suffix = place / f"finetuning{number}", "tsv" if task == "text" else "conll"
         words = ["finetune", task, f"--init_from={place}/pretraining0", f"--workdir={workdir}",

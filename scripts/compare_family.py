@@ -2,7 +2,7 @@
 """Pre-train small encoders of the family with equal computation, fine-tune each, and print what came of it as a table.
 
     python scripts/compare_family.py STORE GLUE OUTPUT [--petaflop=0.24] [--configs bert_mini …] [--tasks sst2 mrpc …] \
-      [--seeds=3] [--rows=DIR] [--dry_run] [--model.hidden_size=128 …]
+      [--seeds=3] [--rows=DIR] [--dry_run] [OPTIONS]
 
 STORE is a token store of `bert-jax prepare`, GLUE the benchmark's directory. Every configuration keeps its shape,
 objective, masks, optimizer and form of schedule. Vocabulary, batch, length, learning rate and initial range are the
@@ -10,7 +10,8 @@ same for all, and there is no dropout. The numbers of steps are such that all ta
 operations (products, forward and backward, by the closed form of each). `distilbert_mini` learns from the `bert_mini`
 of the same comparison. Static vectors (`skipgram_mini`, `glove_mini`) have few products, and get 30,000 steps instead,
 with larger batches and a higher rate. --dry_run prints the plan alone. Started again, the script resumes where it
-stopped. Options that are not its own are those of every pre-training, for models of other sizes.
+stopped. Options that are not its own are those of every pre-training, such as --model.hidden_size=128
+with --configs bert_mini roberta_mini, and must fit all of them.
 
 The whole comparison takes many hours on two cores. The figures of each configuration are a file in --rows, and the
 table is printed from all files there, so that it can be made on several days and machines.
@@ -107,7 +108,9 @@ def main() -> None:
 
 
 def arguments() -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     for place in ("store", "glue", "output"):
         parser.add_argument(place, metavar=place.upper())
     parser.add_argument("--petaflop", type=float, default=0.24, help="Operations of each pre-training, in 10^15.")
@@ -121,7 +124,7 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
 
 def plan(name: str, store: str, output: str, flops: float, others: list[str]) -> Plan:
     """Return the options of a configuration, with the number of steps that take `flops` operations."""
-    known = to_dict(configured([name], "").model)
+    known = to_dict(configured([name, *others], "").model)
     recipe = [option for option in OF_SOME if option.removeprefix("--model.").partition("=")[0] in known]
     recipe += [*(STATIC_RECIPE if name in STATIC else RECIPE), *others]
     options = (f"--data.path={store}", f"--workdir={output}/{name}", *recipe, "--evaluation.every_steps=0")

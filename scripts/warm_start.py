@@ -1,11 +1,11 @@
 """Is growing worth it? Operations to a held-out loss of 4 layers that grew from 2, and of a fresh one.
 
     python scripts/warm_start.py --store=STORE --workdir=DIR [--steps=3000] [--seeds=3] [--rates=1e-3,2e-3,4e-3] \
-      [--processes=2]
+      [--processes=1]
 
 Every arm is trained for the same number of steps, with the first seed at each rate and with the others at the rate that
 ended lowest; the small model for half of the steps, at the middle rate. The target is the loss that the fresh arm has
-where its rate begins to fall, the mean over the seeds. An arm's operations are those to the first evaluation,
+where its rate begins to fall, the highest of its seeds. An arm's operations are those to the first evaluation,
 interpolated, at which it is as low, still at the constant rate, once without and once with those of the small model. So
 many runs at a time share the cores, and write to DIR/worker_N.txt. The same command goes on after an interruption.
 Writes table.json below DIR and prints the table.
@@ -98,8 +98,10 @@ def trained(pool: concurrent.futures.Executor, options: argparse.Namespace, runs
     configs = {run: run.config(options) for run in runs}
     waiting = {pool.submit(bert_jax.pretrain, config): run for run, config in configs.items()}
     for number, done in enumerate(concurrent.futures.as_completed(waiting), 1):
-        done.result()
         run = waiting[done]
+        if done.exception():
+            pool.shutdown(cancel_futures=True)
+        done.result()
         print(f"{run.arm}, rate {run.rate:g}, seed {run.seed}: the end of run {number} of {len(runs)}", flush=True)
     return {
         run: [row for row in read_rows(pathlib.Path(config.workdir, "metrics.jsonl")) if row["kind"] == "evaluation"]
@@ -158,17 +160,18 @@ def main() -> None:
     constant = {
         run: [row for row in found if row["step"] <= options.steps - options.steps // 5] for run, found in rows.items()
     }
-    target = statistics.mean(constant[run][-1]["mlm_loss"] for run in runs["fresh"])
+    target = max(constant[run][-1]["mlm_loss"] for run in runs["fresh"])
     before = operations(small[0].config(options), options.steps // 2)
     table = [
         {
             "arm": run.arm,
             "rate": run.rate,
             "seed": run.seed,
-            "operations": operations(run.config(options), steps_to(constant[run], target)),
+            "operations": operations(run.config(options), steps) if math.isfinite(steps) else None,
             "last_loss": found[-1]["mlm_loss"],
         }
         for run, found in rows.items()
+        for steps in [steps_to(constant[run], target)]
     ]
     (options.workdir / "table.json").write_text(
         json.dumps({"target": target, "small": before, "rows": table}, indent=2)
@@ -178,7 +181,7 @@ def main() -> None:
         chosen = [row for row in table if row["arm"] == arm and row["rate"] == best[arm]]
         spent, last = ([row[name] for row in chosen] for name in ("operations", "last_loss"))
         losses = f"last losses {', '.join(f'{loss:.3f}' for loss in last)}"
-        if not all(map(math.isfinite, spent)):
+        if None in spent:
             print(f"{arm:9} rate {best[arm]:g}: not every seed has reached it; {losses}")
             continue
         mean, whole = statistics.mean(spent), statistics.mean(spent) + (before if ARMS[arm] else 0)

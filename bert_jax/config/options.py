@@ -114,40 +114,42 @@ def check_numbers(options: Any, path: str = "") -> None:
                 raise UserError(f"{name}={shown} must be {bound}")
 
 
-def check_effects(
-    options: Any, path: str = "", given: Collection[str] = (), preset: Mapping[str, Any] | None = None
-) -> None:
+def check_effects(options: Any, path: str = "", given: Collection[str] = (), preset: Any = None) -> None:
     """Raise a UserError about an option, at any depth, with a value that has no effect.
 
     Args:
       given: dotted names of options that are refused without effect even if their value is the usual one, those of the
         command line; but for 0, nothing, and a usual value that takes back what `preset` has.
-      preset: values by dotted names, to which those of the command line were added.
+      preset: the instance to which the options of the command line were added, if there is one.
     """
-    preset = preset or {}
+    before = {(start, type(part)): part for start, part in _parts(preset, path)} if preset is not None else {}
     for start, part in _parts(options, path):
-        check_effects(part, start, given, preset)
+        check_effects(part, start, given, before.get((start, type(part))))
     for field in dataclasses.fields(options):
         value, name = getattr(options, field.name), f"{path}{field.name}"
         own = [
             each
             for each in given
             if (each == name or each.startswith(f"{name}.")) and _reached(options, each.removeprefix(path))
-            if not (each == name and value == field.default != preset.get(name, value))
+            if not (each == name and value == field.default != getattr(preset, field.name, value))
         ]
         changed = field.metadata.get("refused", False) and value != field.default
         if has_effect(options, field) or not (own or changed):
             continue
-        usual = field.default
         if own:
-            name, value = own[0], _reached(options, own[0].removeprefix(path))
+            name = own[0]
         elif dataclasses.is_dataclass(value):
-            inner, value, usual = _changed(value, usual)
-            name = f"{name}.{inner}"
-        of, *values = field.metadata["of"]
+            name = f"{name}.{_changed(value, field.default)}"
+        inner = name.removeprefix(path)
+        value, usual = _reached(options, inner), field.default
+        if inner != field.name:
+            usual = _reached(usual, inner.removeprefix(f"{field.name}."))
         way_out = "leave it out"
-        if name in preset and name not in given:
-            way_out = f"take back what the configuration has with --{name}={_shown(usual)}"
+        if preset is not None and _reached(preset, inner) != usual:
+            way_out = f"set --{name}={_shown(usual)} to take back what the configuration has"
+        elif name not in given:
+            way_out = f"leave it out, or set {name}={_shown(usual)}"
+        of, *values = field.metadata["of"]
         if any(values):
             raise UserError(
                 f"{name}={_shown(value)} belongs to {path}{of}={' or '.join(filter(None, values))}, not to "
@@ -174,12 +176,10 @@ def _parts(options: Any, path: str) -> Iterable[tuple[str, Any]]:
         yield from ((name, each) for name, each in held.items() if dataclasses.is_dataclass(each))
 
 
-def _changed(value: Any, default: Any) -> tuple[str, Any, Any]:
-    """Return name, value and usual value of the first option in which a dataclass instance is not as usual."""
+def _changed(value: Any, default: Any) -> str:
+    """Return the dotted name of the first option in which a dataclass instance is not as usual."""
     usual = flattened(to_dict(default))
-    return next(
-        (name, each, usual.get(name)) for name, each in flattened(to_dict(value)).items() if each != usual.get(name)
-    )
+    return next(name for name, each in flattened(to_dict(value)).items() if each != usual.get(name))
 
 
 def kinds(

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.options import metric_scale
+from bert_jax.config.options import metric_scale, option
 from bert_jax.config.tasks import SentenceOptions, TaggingDataConfig, TaggingOptions, TaskDataConfig
 from bert_jax.errors import UserError, at_least
 
@@ -280,7 +280,7 @@ class SpeedrunConfig:
     scores: tuple[str, ...] = ()
     """Names of arms, separated by commas, or `all`: each is pre-trained with as many operations as the reference and
     fine-tuned on the tasks; so are the reference and random weights. By default nothing is."""
-    task_data: str = ""
+    task_data: str = option("", of=("scores",))
     """Directory that contains the data of the tasks, such as that of GLUE with SST-2/ and MRPC/ in it. By default the
     current one."""
     dry_run: bool = False

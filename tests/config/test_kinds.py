@@ -421,10 +421,15 @@ def test_what_a_preset_has_for_another_kind_is_taken_back_by_its_usual_value():
     preset = Config(schedule=ScheduleConfig(name="constant", cooldown_steps=9, cooldown="one_minus_sqrt"))
     words = ["--schedule.name=linear"]
     for name, usual in (("cooldown_steps", "0"), ("cooldown", "linear")):
-        with pytest.raises(UserError, match=rf"schedule\.{name}=.*; .*take back .* with --schedule\.{name}={usual}$"):
+        with pytest.raises(UserError, match=rf"schedule\.{name}=.*set --schedule\.{name}={usual} to take back"):
             parse(preset, words, "pretrain")
         words.append(f"--schedule.{name}={usual}")
     assert parse(preset, words, "pretrain").schedule == ScheduleConfig()
+    with pytest.raises(UserError, match="schedule.cooldown_steps=5 belongs to .*; set --schedule.cooldown_steps=0 to "):
+        parse(preset, ["--schedule.name=linear", "--schedule.cooldown_steps=5"], "pretrain")
+    taken_back = "init_from_changes=direction has no effect .*, or set --init_from_changes= to take back"
+    with pytest.raises(UserError, match=taken_back):
+        parse(Config(init_from="run", init_from_changes=("direction",)), ["--init_from="], "pretrain")
     with pytest.raises(UserError, match="schedule.cooldown=linear has no effect without .*, or leave it out$"):
         parse(Config(), ["--schedule.cooldown=linear"], "pretrain")  # which had nothing to take back
 

@@ -33,6 +33,7 @@ from bert_jax.config.checks import check, check_given
 from bert_jax.config.commands import ExtendVocabConfig, StepBenchConfig, TpuConfig
 from bert_jax.config.finetuning import PredictConfig, check_finetune, task_defaults
 from bert_jax.config.options import with_options
+from bert_jax.config.studies import SpeedrunConfig
 from bert_jax.console import configured, load_config, parse
 from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.preparation.vocabularies import run_train_vocab
@@ -63,6 +64,9 @@ def test_several_values_are_separated_by_commas_and_none_are_written_as_nothing(
             init_from="m", init_from_layers=layers, seed=4
         )
     assert parse(config, ["--init_from_layers", "5", "--seed=4"], "x").init_from_layers == (5,)
+    for words in (["--init_from_layers", "--seed=4"], ["--seed=4", "--init_from_layers"]):
+        with pytest.raises(UserError, match=r"--init_from_layers has no values; .*or none with --init_from_layers=$"):
+            parse(config, words, "x")
 
 
 PREPARED, PREDICTED = PrepareConfig(input="a", vocab="b", output="c"), PredictConfig(input="a")
@@ -78,6 +82,7 @@ WITHOUT_EFFECT = [
     (StepBenchConfig(), "peer_compile=false", "belongs to peer=torch, not to none"),
     (TpuConfig(name="a", zone="b", accelerator_type="c", teardown=True), "keep=true", "no effect with teardown=True"),
     (PruneConfig(input="a", output="b", depth=1), "learning_rate=1e-3", "no effect without task_data"),
+    (SpeedrunConfig(workdir="w"), "task_data=GLUE", "no effect without scores"),
     (PREDICTED, "overwrite=true", "no effect without output"),
     (PredictConfig(text="a"), "data.text_column=2", "no effect without input"),
     (PredictConfig(text="a"), "split=test", "no effect without input"),  # which is the default, but given

@@ -23,12 +23,14 @@ def test_the_family_is_compared_at_equal_operations(tmp_path):
             assert plan.steps == compare_family.STATIC_STEPS
         else:
             assert plan.steps * plan.flops == pytest.approx(1e13, rel=1e-2)
-    small = compare_family.plan(plans[0].name, str(store), "OUTPUT", 1e13, ["--model.num_layers=2"])
-    assert plans[0].steps < small.steps < 4 * plans[0].steps and "--model.num_layers=2" in small.options
+    for name in ("bert_mini", "xlnet_mini", "modernbert_mini"):  # with options of positions that others do not have
+        options = ["--model.num_layers=2", *(["--model.positions=rope"] if name == "bert_mini" else [])]
+        small = compare_family.plan(name, str(store), "OUTPUT", 1e13, options)
+        whole = next(plan for plan in plans if plan.name == name)
+        assert small.steps > 1.5 * whole.steps and set(options) <= set(small.options), name
 
 
 def test_what_two_commits_or_a_card_train_can_be_configured():
     for name, options in compare_commits.FAMILY.values():
-        heads = [] if name == "elmo_mini" else ["--model.num_heads=2"]
-        configured([name, "--data.path=STORE", "--workdir=DIR", *compare_commits.SMALL, *heads, *options], "")
+        configured([name, "--data.path=STORE", "--workdir=DIR", *compare_commits.sizes(name), *options], "")
     configured(["modernbert_mini", "--data.path=STORE", "--workdir=DIR", *train_on_gpu.RECIPE], "")
