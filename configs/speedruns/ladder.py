@@ -8,6 +8,7 @@ that make nothing better stay in the table, but the next one changes the last th
 """
 
 import dataclasses
+from typing import Any
 
 from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.studies import Measure, Share, Speedrun, SpeedrunArm
@@ -32,7 +33,7 @@ RECIPE = {
 }
 
 
-def left_to_right(percent: int) -> tuple[dict, dict]:
+def left_to_right(percent: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return two phases, of which the first predicts the next word, for so many of 100 steps."""
     first = {"steps": Share(percent / 100), "objective.name": "left_to_right", "model.direction": "left_to_right"}
     return first, {}
