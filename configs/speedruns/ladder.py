@@ -120,6 +120,19 @@ ARMS = (
         label="30 % masked, after 25 % left to right",
         phases=left_to_right(25),
     ),
+    SpeedrunArm(  # the gate takes a third of the width, so that a step has as many operations
+        name="modern_layers",
+        on="rate_30_left_25",
+        label="ModernBERT's layers",
+        options={
+            "model.norm_position": "pre",
+            "model.first_attention_norm": False,
+            "model.norm_bias": False,
+            "model.use_bias": False,
+            "model.feed_forward": "geglu",
+            "model.intermediate_size": 344,
+        },
+    ),
     SpeedrunArm(name="relu_squared", on="packed", label="ReLU²", options={"model.activation": "relu_squared"}),
     SpeedrunArm(
         name="query_key_norm", on="packed", label="norms of queries and keys", options={"model.query_key_norm": True}
