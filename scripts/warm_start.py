@@ -128,6 +128,61 @@ def steps_to(evaluations: list[dict], target: float) -> float:
     return math.inf
 
 
+def train_all(options: argparse.Namespace) -> tuple[dict[Run, list[dict]], dict[str, float]]:
+    """Train what is not trained yet; return the evaluations of all runs of the arms, and the best rate of each arm."""
+    context, seeds = multiprocessing.get_context("spawn"), range(options.seeds)
+    places = context.Queue()
+    for place in range(options.processes):
+        places.put(place)
+    pool = concurrent.futures.ProcessPoolExecutor(
+        options.processes, context, share_cores, (places, options.workdir, options.processes)
+    )
+    with pool:
+        trained(pool, options, [small(options, seed) for seed in seeds])
+        rows = trained(pool, options, [Run(arm, rate, 0) for arm, rate in itertools.product(ARMS, options.rates)])
+        best = {
+            arm: min((run for run in rows if run.arm == arm), key=lambda run: rows[run][-1]["mlm_loss"]).rate
+            for arm in ARMS
+        }
+        rows |= trained(pool, options, [Run(arm, best[arm], seed) for arm in ARMS for seed in seeds[1:]])
+    return rows, best
+
+
+def small(options: argparse.Namespace, seed: int) -> Run:
+    return Run(SMALL, options.rates[len(options.rates) // 2], seed)
+
+
+def compared(options: argparse.Namespace, rows: dict[Run, list[dict]], best: dict[str, float]) -> dict:
+    """Return the target, the operations of the small model, and those of each run to the target; None if it is not."""
+    last = options.steps - options.steps // 5
+    constant = {run: [row for row in found if row["step"] <= last] for run, found in rows.items()}
+    target = max(constant[Run("fresh", best["fresh"], seed)][-1]["mlm_loss"] for seed in range(options.seeds))
+    table = []
+    for run, found in rows.items():
+        steps = steps_to(constant[run], target)
+        spent = operations(run.config(options), steps) if math.isfinite(steps) else None
+        table.append({**dataclasses.asdict(run), "operations": spent, "last_loss": found[-1]["mlm_loss"]})
+    before = operations(small(options, 0).config(options), options.steps // 2)
+    return {"target": target, "small": before, "rows": table}
+
+
+def described(found: dict, best: dict[str, float]) -> str:
+    """Return the table as text, a line for each arm at its best rate."""
+    lines = [f"target: held-out loss {found['target']:.4f}; the small model took {found['small']:.3g} operations"]
+    for arm, rate in best.items():
+        chosen = [row for row in found["rows"] if row["arm"] == arm and row["rate"] == rate]
+        spent, last = ([row[name] for row in chosen] for name in ("operations", "last_loss"))
+        losses = f"last losses {', '.join(f'{loss:.3f}' for loss in last)}"
+        if None in spent:
+            lines.append(f"{arm:9} rate {rate:g}: not every seed has reached it; {losses}")
+            continue
+        mean, deviation = statistics.mean(spent), statistics.stdev(spent) if spent[1:] else 0.0
+        whole = mean + (found["small"] if ARMS[arm] else 0)
+        told = f"{mean:.3g} ± {deviation:.2g} operations, {whole:.3g} with the small model"
+        lines.append(f"{arm:9} rate {rate:g}: {told}; {losses}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", required=True)
@@ -140,56 +195,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="Runs at a time.")
     options = parser.parse_args()
     options.workdir.mkdir(parents=True, exist_ok=True)
-    context, seeds = multiprocessing.get_context("spawn"), range(options.seeds)
-    places = context.Queue()
-    for place in range(options.processes):
-        places.put(place)
-    pool = concurrent.futures.ProcessPoolExecutor(
-        options.processes, context, share_cores, (places, options.workdir, options.processes)
-    )
-    with pool:
-        small = [Run(SMALL, options.rates[len(options.rates) // 2], seed) for seed in seeds]
-        trained(pool, options, small)
-        rows = trained(pool, options, [Run(arm, rate, 0) for arm, rate in itertools.product(ARMS, options.rates)])
-        best = {
-            arm: min((run for run in rows if run.arm == arm), key=lambda run: rows[run][-1]["mlm_loss"]).rate
-            for arm in ARMS
-        }
-        rows |= trained(pool, options, [Run(arm, best[arm], seed) for arm in ARMS for seed in seeds[1:]])
-    runs = {arm: [Run(arm, best[arm], seed) for seed in seeds] for arm in ARMS}
-    constant = {
-        run: [row for row in found if row["step"] <= options.steps - options.steps // 5] for run, found in rows.items()
-    }
-    target = max(constant[run][-1]["mlm_loss"] for run in runs["fresh"])
-    before = operations(small[0].config(options), options.steps // 2)
-    table = [
-        {
-            "arm": run.arm,
-            "rate": run.rate,
-            "seed": run.seed,
-            "operations": operations(run.config(options), steps) if math.isfinite(steps) else None,
-            "last_loss": found[-1]["mlm_loss"],
-        }
-        for run, found in rows.items()
-        for steps in [steps_to(constant[run], target)]
-    ]
-    (options.workdir / "table.json").write_text(
-        json.dumps({"target": target, "small": before, "rows": table}, indent=2)
-    )
-    print(f"target: held-out loss {target:.4f}; the small model took {before:.3g} operations")
-    for arm in ARMS:
-        chosen = [row for row in table if row["arm"] == arm and row["rate"] == best[arm]]
-        spent, last = ([row[name] for row in chosen] for name in ("operations", "last_loss"))
-        losses = f"last losses {', '.join(f'{loss:.3f}' for loss in last)}"
-        if None in spent:
-            print(f"{arm:9} rate {best[arm]:g}: not every seed has reached it; {losses}")
-            continue
-        mean, whole = statistics.mean(spent), statistics.mean(spent) + (before if ARMS[arm] else 0)
-        deviation = statistics.stdev(spent) if spent[1:] else 0.0
-        print(
-            f"{arm:9} rate {best[arm]:g}: {mean:.3g} ± {deviation:.2g} operations, {whole:.3g} with the small model; "
-            f"{losses}"
-        )
+    rows, best = train_all(options)
+    found = compared(options, rows, best)
+    (options.workdir / "table.json").write_text(json.dumps(found, indent=2))
+    print(described(found, best))
 
 
 if __name__ == "__main__":

@@ -144,11 +144,8 @@ def check_effects(options: Any, path: str = "", given: Collection[str] = (), pre
         value, usual = _reached(options, inner), field.default
         if inner != field.name:
             usual = _reached(usual, inner.removeprefix(f"{field.name}."))
-        way_out = "leave it out"
-        if preset is not None and _reached(preset, inner) != usual:
-            way_out = f"set --{name}={_shown(usual)} to take back what the configuration has"
-        elif name not in given:
-            way_out = f"leave it out, or set {name}={_shown(usual)}"
+        had = usual if preset is None else _reached(preset, inner)
+        way_out = _way_without(name, usual, had, name in given)
         of, *values = field.metadata["of"]
         if any(values):
             raise UserError(
@@ -162,6 +159,13 @@ def check_effects(options: Any, path: str = "", given: Collection[str] = (), pre
                 "one of them out"
             )
         raise UserError(f"{name}={_shown(value)} has no effect without {path}{of}; set that too, or {way_out}")
+
+
+def _way_without(name: str, usual: Any, had: Any, was_given: bool) -> str:
+    """Return what makes an option that has no effect go away; `had` is its value before the command line."""
+    if had != usual:
+        return f"set --{name}={_shown(usual)} to take back what the configuration has"
+    return "leave it out" if was_given else f"leave it out, or set {name}={_shown(usual)}"
 
 
 def _parts(options: Any, path: str) -> Iterable[tuple[str, Any]]:

@@ -537,7 +537,7 @@ def test_what_a_phase_replaces_acts_as_the_same_options_of_a_run(stores, switche
 @pytest.mark.slow
 def test_every_kind_of_switch_is_resumed_exactly(switched):
     assert [row["step"] for row in rows(switched.workdir, "evaluation")] == [2, 4, 6, 8, 10, 12, 14, 15]
-    for saved in (2, 4, 7, 10, 12):  # at a switch or behind it
+    for saved in (2, 7, 10):  # two switches and behind one; a test of kills begins behind 4, 8 and 12
         assert_resumed_exactly(switched, range(saved + 1, ENDS[-1] + 1))
     newest = read_record(max(pathlib.Path(switched.workdir, "checkpoints").glob("step_*")) / "record")["metrics"]
     on = Config(data=DataConfig(path=switched.data.eval_path), evaluation=switched.evaluation)
