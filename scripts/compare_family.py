@@ -5,11 +5,12 @@
       [--seeds=3] [--rows=DIR] [--dry_run] [OPTIONS]
 
 STORE is a token store of `bert-jax prepare`, GLUE the benchmark's directory. Every configuration keeps its shape,
-objective, masks, optimizer and form of schedule. Vocabulary, batch, length, learning rate and initial range are the
-same for all, and there is no dropout. The numbers of steps are such that all take the same number of floating-point
-operations (products, forward and backward, by the closed form of each). `distilbert_mini` learns from the `bert_mini`
-of the same comparison. Static vectors (`skipgram_mini`, `glove_mini`) have few products, and get 30,000 steps instead,
-with larger batches and a higher rate. --dry_run prints the plan alone. Started again, the script resumes where it
+objective, masks, optimizer and form of schedule, and the shares of its phases. Vocabulary, batch, length, learning rate
+(but for `best_mini`, whose own is a part of it) and initial range are the same for all, and there is no dropout. The
+numbers of steps are such that all take the same number of floating-point operations (products, forward and backward, by
+the closed form of each). `distilbert_mini` learns from the `bert_mini` of the same comparison. Static vectors
+(`skipgram_mini`, `glove_mini`) have few products, and get 30,000 steps instead, with larger batches and a higher rate.
+--dry_run prints the plan alone. Started again, the script resumes where it
 stopped. Options that are not its own are those of every pre-training, such as --model.hidden_size=128
 with --configs bert_mini roberta_mini, and must fit all of them.
 
@@ -20,18 +21,21 @@ table is printed from all files there, so that it can be made on several days an
 import argparse
 import dataclasses
 import datetime
+import itertools
 import json
 import os
 import pathlib
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import jax
+from scipy import stats
 
-from bert_jax.config import Config, resolve_phases
+from bert_jax.config import Config, PhaseConfig, resolve_phases
 from bert_jax.config.options import to_dict
-from bert_jax.console import configured
+from bert_jax.console import configured, load_config
 from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import commit
@@ -42,7 +46,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = (
     *("bert_mini", "roberta_mini", "albert_mini", "spanbert_mini", "electra_mini", "distilbert_mini", "deberta_mini"),
     *("deberta_v3_mini", "xlnet_mini", "modernbert_mini", "gpt_mini", "elmo_mini", "ulmfit_mini"),
-    *("skipgram_mini", "glove_mini"),
+    *("best_mini", "skipgram_mini", "glove_mini"),
 )
 RECIPE = (
     *("--sequence_length=64", "--batch_size=16", "--learning_rate=5e-4", "--model.initializer_range=0.05"),
@@ -50,6 +54,8 @@ RECIPE = (
 )
 """With these, but 32 rows, a BERT of this size left its first plateau after 6 million tokens (docs/experiments.md)."""
 OF_SOME = ("--model.attention_dropout=0", "--model.position_init=sinusoidal")  # of models that have such options
+PHASE_OPTIONS = [field.name for field in dataclasses.fields(PhaseConfig)]
+OWN_RECIPE = {"best_mini": ("--learning_rate=1e-3",)}  # whose rate is a part of it
 WARMUP, COOLDOWN = 0.05, 0.2  # shares of the steps in which the learning rate rises, and falls where it is constant
 STATIC = ("skipgram_mini", "glove_mini")
 STATIC_RECIPE = ("--sequence_length=64", "--batch_size=128", "--learning_rate=5e-3")
@@ -67,6 +73,8 @@ OWN_TUNING = {
     **dict.fromkeys(STATIC, ("--learning_rate=5e-3",)),
 }
 METRICS = {"sst2": "accuracy", "stsb": "spearman", "mrpc": "accuracy", "cola": "matthews"}
+RANDOM = {"sst2": (0.781, 0.004), "stsb": (0.174, 0.008), "mrpc": (0.697, 0.012), "cola": (0.068, 0.017)}
+"""Means and sample deviations of three fine-tunings of random weights of BERT-mini's size (docs/experiments.md)."""
 EPOCHS = {"sst2": 1}  # 67,349 sentences; the others have 3,668 to 8,551, which are read three times
 
 
@@ -123,17 +131,24 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
 
 
 def plan(name: str, store: str, output: str, flops: float, others: list[str]) -> Plan:
-    """Return the options of a configuration, with the number of steps that take `flops` operations."""
-    known = to_dict(configured([name, *others], "").model)
+    """Return the options of a configuration, with the numbers of steps that take `flops` operations.
+
+    A configuration of several phases keeps the share of each in the steps, and they continue one schedule.
+    """
+    preset = load_config(name)
+    phases, count = preset.phases, len(preset.phases)
+    place = "phases.{}." if count > 1 else ""
+    given = in_phases(others, count)
+    known = to_dict(configured([name, *given], "").model)
     recipe = [option for option in OF_SOME if option.removeprefix("--model.").partition("=")[0] in known]
-    recipe += [*(STATIC_RECIPE if name in STATIC else RECIPE), *others]
+    recipe += in_phases([*(STATIC_RECIPE if name in STATIC else RECIPE), *OWN_RECIPE.get(name, ())], count) + given
     options = (f"--data.path={store}", f"--workdir={output}/{name}", *recipe, "--evaluation.every_steps=0")
     opened = open_store(store)
     if name == "glove_mini":
         options = (*options, f"--objective.static_vectors.counts={counts(output)}")
     if name == "distilbert_mini":
         options = (*options, f"--objective.distillation.teacher={output}/bert_mini", "--model.activation=gelu_tanh")
-    config = configured([name, *options, f"--steps={10**6}"], "")
+    config = configured([name, *options], "")
     if config.model.padding_id is not None:
         options = (*options, f"--model.padding_id={opened.tokenizer().pad_id}")
     if config.model.type_vocab_size == 1:  # with WordPiece, pairs of the tasks have two segments
@@ -143,10 +158,25 @@ def plan(name: str, store: str, output: str, flops: float, others: list[str]) ->
     if name == "distilbert_mini":  # its teacher reads every batch too, forward only
         step += plan("bert_mini", store, output, flops, others).flops / 3
     steps = STATIC_STEPS if name in STATIC else round(flops / step)
-    options = (*options, f"--steps={steps}", f"--warmup_steps={round(steps * WARMUP)}")
+    before = [
+        round(steps * sum(phase.steps for phase in phases[:number]) / preset.total_steps) for number in range(count)
+    ]
+    for number, (begin, end) in enumerate(itertools.pairwise([*before, steps])):
+        options = (*options, f"--{place.format(number)}steps={end - begin}")
+    options = (*options, f"--{place.format(0)}warmup_steps={round(steps * WARMUP)}")
     if config.schedule.cooldown_steps:
         options = (*options, f"--schedule.cooldown_steps={round(steps * COOLDOWN)}")
     return Plan(name, options, steps, step)
+
+
+def in_phases(options: Sequence[str], count: int) -> list[str]:
+    """Return the options of a run of `count` phases, with those that each phase has of its own given to all."""
+    found = []
+    for option in options:
+        name = option.removeprefix("--")
+        everywhere = count > 1 and name.partition("=")[0] in PHASE_OPTIONS
+        found += [f"--phases.{number}.{name}" for number in range(count)] if everywhere else [option]
+    return found
 
 
 def counts(output: str) -> str:
@@ -155,10 +185,13 @@ def counts(output: str) -> str:
 
 
 def flops_of(config: Config) -> float:
-    """Return the operations of one step."""
-    phase = resolve_phases(config)[0]
+    """Return the operations of one step, in the mean over the steps of all phases."""
     learner = make_learner(config, sharding.make_mesh(config.mesh, jax.devices()[:1]))
-    return phase.batch_size * learner.objective.model.training_flops(phase.sequence_length, phase.max_predictions)
+    total = 0.0
+    for phase, objective in zip(resolve_phases(config), learner.objectives, strict=True):
+        row = objective.model.training_flops(phase.sequence_length, phase.max_predictions)
+        total += phase.steps * phase.batch_size * row
+    return total / config.total_steps
 
 
 def row(made: Plan, output: str, tasks: list[str]) -> dict:
@@ -188,23 +221,29 @@ def row(made: Plan, output: str, tasks: list[str]) -> dict:
 
 
 def table(rows: list[dict]) -> str:
-    """Return a table of all rows: the last evaluation, and the mean and sample deviation of each task over seeds."""
+    """Return a table of all rows: the last evaluation, and the mean and sample deviation of each task over seeds.
+
+    ≈ marks what is not significantly different from random weights (95 %, Welch's t).
+    """
     lines = [
         f"| configuration | steps | GFLOP per step | held out, by its own objective | {' | '.join(METRICS)} |",
         "|---|---|---|---|" + "---|" * len(METRICS),
     ]
     for each in rows:
         held_out = ", ".join(f"{key} {value:.3f}" for key, value in each["held_out"].items())
-        scores = " | ".join(score(each["scores"].get(task, [])) for task in METRICS)
+        scores = " | ".join(score(each["scores"].get(task, []), task) for task in METRICS)
         first = f"| `{each['configuration']}` | {each['steps']:,} | {each['gflop_per_step']:,.0f}"
         lines.append(f"{first} | {held_out} | {scores} |")
     return "\n".join(lines)
 
 
-def score(values: list[float]) -> str:
-    """Return the mean in percent, ± the sample standard deviation if there are several."""
-    spread = f" ± {100 * statistics.stdev(values):.1f}" if values[1:] else ""
-    return f"{100 * statistics.fmean(values):.1f}{spread}" if values else "–"
+def score(values: list[float], task: str) -> str:
+    """Return the mean in percent; if there are several ± the sample standard deviation, and the mark of the table."""
+    if not values[1:]:
+        return f"{100 * values[0]:.1f}" if values else "–"
+    mean, deviation = statistics.fmean(values), statistics.stdev(values)
+    test = stats.ttest_ind_from_stats(mean, deviation, len(values), *RANDOM[task], 3, equal_var=False)
+    return f"{100 * mean:.1f} ± {100 * deviation:.1f}{'' if test.pvalue < 0.05 else ' ≈'}"
 
 
 def run(words: list[str], variables: dict[str, str]) -> None:

@@ -14,7 +14,15 @@ from typing import Literal, TypeVar
 from bert_jax.config.model import DisentangledConfig, ModelConfig, Window, XLNetConfig
 from bert_jax.config.objective import MaskedWords
 from bert_jax.config.positions import Learned, NoPositions, Rope
-from bert_jax.config.pretraining import Config, MaskingConfig, OptimizerConfig, ScheduleConfig
+from bert_jax.config.pretraining import (
+    Config,
+    MaskingConfig,
+    OptimizerConfig,
+    PhaseConfig,
+    PhaseModel,
+    PhaseObjective,
+    ScheduleConfig,
+)
 from bert_jax.errors import UserError
 
 Size = TypeVar("Size")
@@ -75,6 +83,21 @@ def modernbert(num_layers: int, hidden_size: int, intermediate_size: int) -> Mod
         window=Window(local_window=64),
         task_transform=True,
     )
+
+
+def left_to_right_first(whole: PhaseConfig, share: float) -> tuple[PhaseConfig, PhaseConfig]:
+    """Return a phase in two, of which the first, this share of the steps, predicts the next word from left to right.
+
+    They continue one schedule. The whole reads single texts, without a batch that grows.
+    """
+    steps = round(share * whole.steps)
+    first = dataclasses.replace(
+        whole,
+        steps=steps,
+        objective=PhaseObjective(name="left_to_right"),
+        model=PhaseModel(direction="left_to_right"),
+    )
+    return first, dataclasses.replace(whole, steps=whole.steps - steps, warmup_steps=None)
 
 
 def roberta_config(name: str) -> ModelConfig:
