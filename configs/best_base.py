@@ -2,7 +2,8 @@
 
     bert-jax pretrain best_base --data.path=STORE --workdir=WORKDIR
 
-`best_mini` with the layers of `modernbert_base`, in rows of 1,024 tokens. Not trained here.
+`best_mini` with the layers of `modernbert_base`, in rows of 1,024 tokens; docs/modern_encoders.md has what `plan` says
+of a v5e and an H100. Its rate and initial weights are ModernBERT's. Not trained here.
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig, ScheduleConfig
