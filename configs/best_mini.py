@@ -1,4 +1,4 @@
-"""The best recipe found here, at the size of BERT-mini (7 layers, hidden size 256): an hour of one core.
+"""The best recipe found here, at the size of BERT-mini (7 layers, hidden size 256).
 
     bert-jax pretrain best_mini --data.path=STORE --workdir=WORKDIR
 

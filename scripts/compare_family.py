@@ -10,9 +10,9 @@ objective, masks, optimizer and form of schedule, and the shares of its phases. 
 numbers of steps are such that all take the same number of floating-point operations (products, forward and backward, by
 the closed form of each). `distilbert_mini` learns from the `bert_mini` of the same comparison. Static vectors
 (`skipgram_mini`, `glove_mini`) have few products, and get 30,000 steps instead, with larger batches and a higher rate.
---dry_run prints the plan alone. Started again, the script resumes where it
-stopped. Options that are not its own are those of every pre-training, such as --model.hidden_size=128
-with --configs bert_mini roberta_mini, and must fit all of them.
+--dry_run prints the plan alone. Started again, the script resumes where it stopped. Options that are not its own are
+those of every pre-training, such as --model.hidden_size=128 with --configs bert_mini roberta_mini, and must fit all of
+them.
 
 The whole comparison takes many hours on two cores. The figures of each configuration are a file in --rows, and the
 table is printed from all files there, so that it can be made on several days and machines.
@@ -33,7 +33,7 @@ from collections.abc import Sequence
 import jax
 from scipy import stats
 
-from bert_jax.config import Config, PhaseConfig, resolve_phases
+from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.options import to_dict
 from bert_jax.console import configured, load_config
 from bert_jax.data.store import open_store
@@ -41,6 +41,7 @@ from bert_jax.devices import sharding
 from bert_jax.devices.hosts import commit
 from bert_jax.pretraining import make_learner
 from bert_jax.tools.bench.turns import processor
+from bert_jax.tools.study_plan import phase_models, pretraining_flops
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = (
@@ -55,7 +56,7 @@ RECIPE = (
 """With these, but 32 rows, a BERT of this size left its first plateau after 6 million tokens (docs/experiments.md)."""
 OF_SOME = ("--model.attention_dropout=0", "--model.position_init=sinusoidal")  # of models that have such options
 PHASE_OPTIONS = [field.name for field in dataclasses.fields(PhaseConfig)]
-OWN_RECIPE = {"best_mini": ("--learning_rate=1e-3",)}  # whose rate is a part of it
+OWN_RATE = ("best_mini",)  # the rate of the configuration is a part of what is compared
 WARMUP, COOLDOWN = 0.05, 0.2  # shares of the steps in which the learning rate rises, and falls where it is constant
 STATIC = ("skipgram_mini", "glove_mini")
 STATIC_RECIPE = ("--sequence_length=64", "--batch_size=128", "--learning_rate=5e-3")
@@ -141,7 +142,9 @@ def plan(name: str, store: str, output: str, flops: float, others: list[str]) ->
     given = in_phases(others, count)
     known = to_dict(configured([name, *given], "").model)
     recipe = [option for option in OF_SOME if option.removeprefix("--model.").partition("=")[0] in known]
-    recipe += in_phases([*(STATIC_RECIPE if name in STATIC else RECIPE), *OWN_RECIPE.get(name, ())], count) + given
+    common = STATIC_RECIPE if name in STATIC else RECIPE
+    common = [each for each in common if not (name in OWN_RATE and each.startswith("--learning_rate="))]
+    recipe += in_phases(common, count) + given
     options = (f"--data.path={store}", f"--workdir={output}/{name}", *recipe, "--evaluation.every_steps=0")
     opened = open_store(store)
     if name == "glove_mini":
@@ -187,11 +190,7 @@ def counts(output: str) -> str:
 def flops_of(config: Config) -> float:
     """Return the operations of one step, in the mean over the steps of all phases."""
     learner = make_learner(config, sharding.make_mesh(config.mesh, jax.devices()[:1]))
-    total = 0.0
-    for phase, objective in zip(resolve_phases(config), learner.objectives, strict=True):
-        row = objective.model.training_flops(phase.sequence_length, phase.max_predictions)
-        total += phase.steps * phase.batch_size * row
-    return total / config.total_steps
+    return pretraining_flops(config, phase_models(learner)) / config.total_steps
 
 
 def row(made: Plan, output: str, tasks: list[str]) -> dict:
