@@ -27,7 +27,7 @@ import numpy as np
 
 import bert_jax
 from bert_jax.config.options import with_options
-from bert_jax.models.costs import run_flops
+from bert_jax.tools.study_plan import described_learner, phase_models, pretraining_flops
 from bert_jax.training.metrics import read_rows
 
 MODEL = bert_jax.ModelConfig(
@@ -110,11 +110,9 @@ def trained(pool: concurrent.futures.Executor, options: argparse.Namespace, runs
 
 
 def operations(config: bert_jax.Config, steps: float) -> float:
-    (phase,) = config.phases
-    model = dataclasses.replace(config.model, vocab_size=bert_jax.open_store(config.data.path).vocab_size)
-    predictions = config.objective.predictions(phase.sequence_length, phase.max_predictions, config.masking.rate)
-    each = run_flops(model, config.objective, phase.sequence_length, predictions).total
-    return each * phase.batch_size * steps
+    """Return the operations of this many of a run's steps, counted as those of speedruns are."""
+    config, learner = described_learner(config)
+    return pretraining_flops(config, phase_models(learner)) * steps / config.total_steps
 
 
 def steps_to(evaluations: list[dict], target: float) -> float:

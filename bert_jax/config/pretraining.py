@@ -475,7 +475,9 @@ class PhaseData:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
-    """A part of training at one sequence length. The paper: 900,000 steps at 128, then 100,000 at 512.
+    """A part of training, with a length, a batch and options of its own.
+
+    The paper has 900,000 steps at length 128, then 100,000 at 512.
 
     A phase may replace options of the run that need no other arrays; --phases.0.masking.rate=0.3 --help shows which.
     """
@@ -602,7 +604,7 @@ class Config:
     objective: ObjectiveConfig = kinds(MaskedWords(), nested=True)
     """Objective of the training, and the weights of the losses."""
     phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)
-    """Parts of training, each at one sequence length."""
+    """Parts of training, each with a length, a batch and options of its own."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer, which turns gradients into updates."""
     schedule: ScheduleConfig = option(ScheduleConfig(), resume="branch")

@@ -216,7 +216,10 @@ def passages_with(store: Store, phrase: str) -> list[Passage]:
                 break
             advance_to(end)
     if not found:
-        raise UserError(f"words={phrase!r}: no document of {store.path} has these words one after the other")
+        raise UserError(
+            f"words={phrase!r}: no document of {store.path} has these words one after the other; give fewer of them, "
+            "spelled as in the text, or the number of a document"
+        )
     return found[:MOST_FOUND]
 
 

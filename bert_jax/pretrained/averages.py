@@ -186,7 +186,10 @@ def _check_alike(first: StoredModel, other: StoredModel) -> None:
 def _read(stored: StoredModel, path: str, index: Index) -> np.ndarray:
     values = np.asarray(stored.arrays[path].read(index), np.float32)
     if not np.isfinite(values).all():
-        raise UserError(f"{path} of {stored.path} has values that are not finite, which no average survives")
+        raise UserError(
+            f"{path} of {stored.path} has values that are not finite, which no average "
+            "survives; leave that model out, or take an earlier step of its run (RUN:STEP)"
+        )
     return values
 
 

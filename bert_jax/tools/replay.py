@@ -137,7 +137,10 @@ def replay(
     course = read_course(workdir)
     first, last = wanted_steps(step, course)
     if last - first >= MOST_STEPS:
-        raise UserError(f"step={step} are {last - first + 1:,} steps; at most {MOST_STEPS:,} at a time")
+        raise UserError(
+            f"step={step} are {last - first + 1:,} steps; at most {MOST_STEPS:,} at a time, "
+            f"as with --step={first}:{first + MOST_STEPS - 1}"
+        )
     starts = _starts_of(course, first, last)
     mesh, forced = _mesh(course, starts, devices)
     given = objective, optimizer, schedule
@@ -308,7 +311,10 @@ class _Steps:
                 return place.read(self.begin, problem.learner.abstract).state
             except Damaged as damage:
                 problems.append(f"step {self.begin}: {damage}")
-        raise UserError(f"no checkpoint of {course.path} that is early enough can be read ({problems[0]})")
+        raise UserError(
+            f"no checkpoint of {course.path} that is early enough can be read ({problems[0]}); "
+            "give a later --step, or --from_start"
+        )
 
 
 def _as_options(mesh: Mesh) -> MeshConfig:

@@ -141,8 +141,7 @@ def check_not_given(arm: str, own: Mapping[str, Any], words: Iterable[str], full
     for name, value in own.items():
         if full(name) in given:
             raise UserError(
-                f"{name} is what the arms of this study differ in ({arm} has {value}), so it cannot be "
-                "set for all of them"
+                f"{name} is what the arms differ in ({arm} has {value}), so it cannot be set for all of them"
             )
 
 

@@ -50,6 +50,7 @@ from bert_jax.config import (
 from bert_jax.config.checks import check, check_new, resolve_mixtures
 from bert_jax.config.options import from_dict, is_harmless, to_dict, with_options
 from bert_jax.config.pretraining import (
+    PHASE_GROUPS,
     CheckpointConfig,
     EvaluationConfig,
     PhaseData,
@@ -116,6 +117,48 @@ def test_a_phase_sees_its_own_options_and_otherwise_those_of_the_run():
         assert config_of_phase(each, index) == each and from_dict(Config, to_dict(each)) == each
     assert config_of_phase(Config(), 0) == Config()
     assert phase_notes(config, 2) == ("masking.rate=0.05", "data.mixture_temperature=0.3")
+
+
+GIVEN = {  # for each option that a phase replaces a value, and what else the run must have
+    "masking.unit": ("whole_word", {}),
+    "masking.rate": (0.4, {}),
+    "masking.mask_share": (0.6, {}),
+    "masking.random_share": (0.2, {}),
+    "masking.replacement": ("span", {}),
+    "masking.span_continue": (0.5, {"masking.unit": "span"}),
+    "masking.span_max_words": (4, {"masking.unit": "span"}),
+    "masking.ngram_max": (2, {"masking.unit": "ngram"}),
+    "masking.static_masks": (3, {}),
+    "masking.loss_epsilon": (1e-5, {}),
+    "objective.name": ("masked_diffusion", {"data.sentence_pairs": "none"}),
+    "objective.mlm_weight": (0.5, {}),
+    "objective.sentence_pair_weight": (2.0, {}),
+    "objective.span_boundary_weight": (0.5, {}),
+    "objective.next_word_weight": (0.5, {"objective.name": "two_directions"}),
+    "objective.previous_word_weight": (0.5, {"objective.name": "two_directions"}),
+    "objective.z_loss_weight": (1e-4, {}),
+    "objective.min_rate": (0.1, {"objective.name": "masked_diffusion"}),
+    "model.direction": ("left_to_right", {}),
+    "model.rope_theta": (500.0, {"model.positions": "rope"}),
+    "model.rope_local_theta": (50.0, {"model.positions": "rope", "model.local_window": 8}),
+    "model.local_window": (4, {"model.positions": "rope", "model.local_window": 8}),
+    "model.global_every": (3, {"model.positions": "rope", "model.local_window": 8}),
+    "model.hidden_dropout": (0.3, {}),
+    "model.attention_dropout": (0.3, {}),
+    "data.packing": ("on", {}),
+    "data.sentence_pairs": ("sop", {}),
+    "data.mixture_temperature": (0.3, {"data.mixture": "en,de"}),
+}
+
+
+def test_a_phase_sees_every_option_as_the_same_option_of_the_run():
+    fields = {group: dataclasses.fields(getattr(PhaseConfig(), group)) for group in PHASE_GROUPS}
+    assert GIVEN.keys() == {f"{group}.{each.name}" for group in PHASE_GROUPS for each in fields[group]}
+    for name, (value, others) in GIVEN.items():
+        run = with_options(Config(phases=(phase(), phase())), others)
+        of_phase = with_options(run, {f"phases.1.{name}": value})
+        assert config_of_phase(of_phase, 1) == with_options(run, {name: value}) != run, name
+        assert dataclasses.replace(config_of_phase(of_phase, 0), phases=run.phases) == run, name
 
 
 def test_the_phase_of_a_step_is_the_one_that_took_it():

@@ -419,7 +419,7 @@ def test_a_speedrun_whose_parts_do_not_fit_is_refused(speedrun, changes, message
     [
         ({"masking.rat": 0.3}, (), "arm a: unknown option masking.rat; perhaps you meant masking.rate"),
         ({"steps": 9}, (), "arm a: steps follows from the length of a run"),
-        ({"masking.rate": 0.3}, ("--masking.rate=0.2",), "masking.rate is what the arms of this study differ in"),
+        ({"masking.rate": 0.3}, ("--masking.rate=0.2",), "masking.rate is what the arms differ in"),
         ({}, ("--workdir=x",), "workdir=x: every run of a comparison starts afresh"),
         ({}, ("--branch_from=trunk:5",), "branch_from=trunk:5: every run of a comparison starts afresh"),
         ({"data.held_out": 0.2}, (), "arm a: data.held_out=0.2, where the reference has 0.1: all arms read the same"),
