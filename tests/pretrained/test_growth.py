@@ -14,13 +14,15 @@ from pretrained_model import TOKENIZER, every_array, stored_model
 from small_model import FLOAT32, compiled, make_batch
 from small_pretraining import MODEL, nothing_held_out, pretrain, rows, run_config
 
-from bert_jax.config import Config, ModelConfig, PhaseConfig
+from bert_jax.config import Config, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.options import with_options
+from bert_jax.devices import sharding
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel, check_fit
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
+from bert_jax.parameters import entries
 from bert_jax.pretrained.growth import grown
 from bert_jax.pretrained.initialization import check_architecture, initialize
 
@@ -172,6 +174,27 @@ def test_the_report_says_of_each_array_where_it_came_from():
     )
     kernel = flatten_dict(params, sep="/")["encoder/attention/output/kernel"]
     assert not np.asarray(kernel[2:]).any() and np.asarray(kernel[:2]).all()
+
+
+@pytest.mark.parametrize("depth", ["identity", "stack", "spread"])
+@pytest.mark.parametrize("width", ["duplicate", "tile"])
+def test_on_a_mesh_each_device_makes_its_own_part_of_the_same_arrays(depth, width):
+    model = BertForPreTraining(large(PRE, **DOUBLE, **DEEPER))
+    result = grown(stored_model(PRE), model.config, depth, width)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+
+    def made(mesh: MeshConfig):
+        devices = jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor]
+        where = sharding.shardings(sharding.make_mesh(mesh, devices), entries(model.parameters, shapes))
+        zeros = jax.tree.map(lambda leaf, place: jax.device_put(np.zeros(leaf.shape, leaf.dtype), place), shapes, where)
+        return flatten_dict(initialize(result, model.parameters, TOKENIZER, zeros)[0], sep="/")
+
+    whole = made(MeshConfig(data=1))
+    for mesh in MESHES:
+        parts = made(mesh)
+        assert any(not leaf.is_fully_replicated for leaf in parts.values()) == (mesh.fsdp * mesh.tensor > 1)
+        for path, values in whole.items():
+            np.testing.assert_array_equal(parts[path], values, err_msg=f"{path} on {mesh}")
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ GIVEN = {  # for each option that a phase replaces a value, and what else the ru
     "model.rope_theta": (500.0, {"model.positions": "rope"}),
     "model.rope_local_theta": (50.0, {"model.positions": "rope", "model.local_window": 8}),
     "model.local_window": (4, {"model.positions": "rope", "model.local_window": 8}),
-    "model.global_every": (3, {"model.positions": "rope", "model.local_window": 8}),
+    "model.global_every": (2, {"model.positions": "rope", "model.local_window": 8}),
     "model.hidden_dropout": (0.3, {}),
     "model.attention_dropout": (0.3, {}),
     "data.packing": ("on", {}),
