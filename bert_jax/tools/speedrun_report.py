@@ -93,6 +93,8 @@ class Standing:
     """Number of seeds that do not reach the target at the longest length."""
     flops: Mean | None
     """Operations to target; None until a seed has reached it, or if one does not."""
+    tokens: Mean | None
+    """Tokens to target, likewise."""
     to_reference: Ratio | None
     to_changed: Ratio | None
     """To the arm that it changes; None for the reference, and where that is the reference."""
@@ -175,6 +177,7 @@ def standings(plan: SpeedrunPlan, progress: Progress, outcomes: Outcomes) -> dic
             too_short=any(each.before is None for each in known),
             unreached=unreached,
             flops=mean(values) if compares else None,
+            tokens=mean([each.tokens for each in figures]) if compares else None,
             to_reference=to(plan.design.reference) if compares and on else None,
             to_changed=to(on) if compares and on and on != plan.design.reference else None,
         )
@@ -226,8 +229,8 @@ def speedrun_table(
             cells[2] = f"{standing.rate:.3g}{' *' if standing.at_edge else ''}"
             cells[3] = _operations(plan, standing)
             cells[4], cells[5] = _ratio(standing.to_reference), _ratio(standing.to_changed)
-            if standing.flops is not None:
-                cells[6] = f"{mean([each.tokens for each in standing.reached]).value / 1e6:.2f} M"
+            if standing.tokens is not None:
+                cells[6] = f"{standing.tokens.value / 1e6:.2f} M{_interval(standing.tokens.interval, 1e-6)}"
                 seconds = [each.cpu_seconds for each in standing.reached if each.cpu_seconds is not None]
                 cells[7] = f"{mean(seconds).value:,.0f}" if seconds else "–"
         lines.append(

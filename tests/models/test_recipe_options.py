@@ -119,10 +119,12 @@ RECIPE = variant(
 def states_in_numpy(params, ids, allowed):
     """Post-norm layers whose values get the vectors of words by a longer state: behind it, which word it is."""
     params, epsilon = numpy_bert.as_float64(params), RECIPE.layer_norm_epsilon
+    factors = params["embeddings"]["value"]["scale"]
+    factors = factors if len(factors) == 3 else (factors[0], 0.0, factors[1])
     embeddings, one_hot = params["embeddings"], np.eye(RECIPE.vocab_size)[ids]
     x = numpy_bert.norm(embeddings["word"]["table"][ids], embeddings["norm"], epsilon)
     vectors = embeddings["value"]["table"].reshape(RECIPE.vocab_size, RECIPE.num_heads, -1)
-    for number, factor in enumerate((embeddings["value"]["scale"][0], 0.0, embeddings["value"]["scale"][1])):
+    for number, factor in enumerate(factors):
         layer = numpy_bert.select(params["encoder"], number)
         attention = dict(layer["attention"])
         for name, more in (("query", 0 * vectors), ("key", 0 * vectors), ("value", factor * vectors)):
@@ -135,7 +137,8 @@ def states_in_numpy(params, ids, allowed):
     return x
 
 
-def test_vectors_of_words_squared_relu_and_the_terms_of_a_loss_are_those_of_numpy():
+@pytest.mark.parametrize("layers", ["ends", pytest.param("all", marks=pytest.mark.slow)])
+def test_vectors_of_words_squared_relu_and_the_terms_of_a_loss_are_those_of_numpy(layers):
     """Of rows of two texts, by a scan and by a loop that computes the last layer where it is read."""
     ids, types, mask = rows(9, (9, 9))
     texts = PackedTexts(np.int32([[1] * 4 + [2] * 5] * 2), np.int32([[0, 4]] * 2))
@@ -143,8 +146,10 @@ def test_vectors_of_words_squared_relu_and_the_terms_of_a_loss_are_those_of_nump
     batch |= {"text_ids": texts.ids, "text_starts": texts.starts, "masked_ids": np.int32([[7, 60], [5, 9]])}
     batch |= {"masked_positions": np.int32([[1, 6], [2, 8]]), "masked_weights": np.float32([[1, 1], [1, 0]])}
     ways = [ComputeConfig(dtype="float32", layers=how) for how in ("scan", "loop")]
-    models = [BertForPreTraining(RECIPE, how, ("mlm",)) for how in ways]
+    config = dataclasses.replace(RECIPE, value_embeddings=layers)
+    models = [BertForPreTraining(config, how, ("mlm",)) for how in ways]
     params = perturbed(models[0])
+    assert params["embeddings"]["value"]["scale"].shape == ({"ends": 2, "all": 3}[layers],)
     assert params["embeddings"]["value"]["table"].shape == (61, 24)
 
     def scan(params):
