@@ -104,6 +104,10 @@ class Replay:
         return {**dataclasses.asdict(self), "steps": steps, "compared": self.compared, "equal": self.equal}
 
 
+MOST_STEPS = 1_000
+"""Steps that are compared at a time; what is kept of each takes memory."""
+
+
 def replay(
     workdir: str | os.PathLike[str],
     step: int | str,
@@ -143,15 +147,17 @@ def replay(
         )
     starts = _starts_of(course, first, last)
     mesh, forced = _mesh(course, starts, devices)
-    given = objective, optimizer, schedule
-    taken = _Steps(course, mesh, stores, teacher, given)
-    begin = _begin(course, first, from_start)
+    taken = _Steps(
+        course, mesh, stores, teacher, lambda config: described(config, mesh, objective, optimizer, schedule)
+    )
+    state = taken.state(_begin(course, first, from_start))
+    begin = int(state.step)
     rows = {row["step"]: row for row in read_rows(course.path / "metrics.jsonl") if row["kind"] == "train"}
     replayed = [
         _compared(stretch, number, taken.problem(stretch.config), values, rows.get(number))
-        for stretch, number, values in taken.after(begin, first, last)
+        for stretch, number, values in taken.after(state, first, last)
     ]
-    return Replay(os.fspath(workdir), taken.begin, tuple(replayed), tuple(dict.fromkeys((*forced, *_changed(starts)))))
+    return Replay(os.fspath(workdir), begin, tuple(replayed), tuple(dict.fromkeys((*forced, *_changed(starts)))))
 
 
 def batches_of_steps(
@@ -168,10 +174,6 @@ def batches_of_steps(
     for step in steps:
         stretch = course.at(step)
         yield corpus.training[stretch.stage.index].batch(stretch.positions(step)), tokenizer
-
-
-MOST_STEPS = 1_000
-"""Steps that are compared at a time; what is kept of each takes memory."""
 
 
 def wanted_steps(step: int | str, course: Course) -> tuple[int, int]:
@@ -210,27 +212,23 @@ def _begin(course: Course, first: int, from_start: bool) -> list[int]:
 
 
 class _Steps:
-    """The steps of a run, taken again.
+    """The steps of a run, taken again: `describe` returns what options describe, on `mesh`."""
 
-    `given`: objective, optimizer and schedule.
-    """
-
-    def __init__(self, course: Course, mesh: Mesh, stores: Sequence[str], teacher: str, given: tuple[Any, Any, Any]):
-        self._course, self._mesh, self._stores, self._teacher, self._given = course, mesh, stores, teacher, given
-        self._problems: list[tuple[Config, Problem, PhaseSteps]] = []
-        self.begin = 0
+    def __init__(
+        self, course: Course, mesh: Mesh, stores: Sequence[str], teacher: str, describe: Callable[[Config], Problem]
+    ):
+        self._course, self._mesh, self._stores, self._teacher, self._describe = course, mesh, stores, teacher, describe
+        self._problems: dict[Config, tuple[Problem, PhaseSteps]] = {}
 
     def problem(self, config: Config) -> Problem:
         """Return what one configuration of the run describes."""
         return self._made(config)[0]
 
     def _made(self, config: Config) -> tuple[Problem, PhaseSteps]:
-        for known, problem, steps in self._problems:
-            if known == config:
-                return problem, steps
-        problem = self._opened(config)
-        self._problems.append((config, problem, PhaseSteps(problem.learner)))
-        return self._problems[-1][1:]
+        if config not in self._problems:
+            problem = self._opened(config)
+            self._problems[config] = problem, PhaseSteps(problem.learner)
+        return self._problems[config]
 
     def _opened(self, config: Config, begins: bool = False) -> Problem:
         """Return what a configuration describes for a run that goes on or, with the model it starts from, begins."""
@@ -246,7 +244,7 @@ class _Steps:
         if begins:  # as in a directory that is not there, and is not made
             given = dataclasses.replace(given, init_from=config.init_from, workdir=f"{given.workdir}/replayed")
         given = _with_teacher(self._course, given, self._teacher)
-        problem = described(given, self._mesh, *self._given)
+        problem = self._describe(given)
         identity, run = problem.corpus.identity, self._course.run
         if run.get("store_fingerprint") != identity["store_fingerprint"]:
             raise UserError(
@@ -257,10 +255,8 @@ class _Steps:
         _check_names(self._course, problem)
         return problem
 
-    def after(self, begin: Sequence[int], first: int, last: int) -> Iterator[tuple[Stretch, int, dict[str, float]]]:
+    def after(self, state: TrainState, first: int, last: int) -> Iterator[tuple[Stretch, int, dict[str, float]]]:
         """Yield the steps from `first` to `last` with their figures."""
-        stretch = self._course.at(begin[0] + 1)
-        state = self._state(begin, self._made(stretch.config)[0])
         with progress_bar("steps", last - int(state.step)) as advance_to:
             yield from self._taken(state, first, last, advance_to)
 
@@ -298,19 +294,20 @@ class _Steps:
             place=lambda rows: sharding.to_global(mesh, narrowed(rows, bound), size),
         )
 
-    def _state(self, begin: Sequence[int], problem: Problem) -> TrainState:
+    def state(self, candidates: Sequence[int]) -> TrainState:
         """Return the state of the first of these steps that can be read."""
         course = self._course
+        abstract = self.problem(course.at(candidates[0] + 1).config).learner.abstract
         checkpoints = Checkpoints(course.path / "checkpoints", read_only=True, run_id=course.run.get("run_id"))
         own, problems = {saved.step for saved in course.saved}, []
-        for self.begin in begin:
-            if not self.begin:
+        for step in candidates:
+            if not step:
                 return first_state(self._opened(course.at(1).config, begins=True), lambda make: make())[0]
-            place = checkpoints if self.begin in own or course.branched_from is None else course.branched_from.steps
+            place = checkpoints if step in own or course.branched_from is None else course.branched_from.steps
             try:
-                return place.read(self.begin, problem.learner.abstract).state
+                return place.read(step, abstract).state
             except Damaged as damage:
-                problems.append(f"step {self.begin}: {damage}")
+                problems.append(f"step {step}: {damage}")
         raise UserError(
             f"no checkpoint of {course.path} that is early enough can be read ({problems[0]}); "
             "give a later --step, or --from_start"

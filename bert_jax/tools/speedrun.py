@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import gc
 import math
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -85,6 +86,8 @@ class Work:
         self.newest = ""
         self._failed: set[Run] = set()
         self._compared: set[Run] = set()
+        self._read: dict[str, dict[str, Any]] = {}
+        """What files of outcomes hold that are not written again."""
 
     def next(self) -> int | None:
         """Do one run that is due, or wait where other processes have all of them.
@@ -114,13 +117,14 @@ class Work:
         """
         found: dict[Run, Outcome] = {}
         for file in sorted(epath.Path(self.plan.workdir).glob(f"runs/*/*/*/*/{OUTCOME}")):
-            values = read_json(file)
+            values = self._read.get(os.fspath(file)) or read_json(file)
             run = Run(*(need(values, name, kind, file) for name, kind in KINDS.items()))
             if run.arm not in self.plan.recipes or run.length not in (0.0, *self.plan.design.lengths):
                 continue
             outcome = self._outcome(run, values, file)
             if values.get("read_as") == self._read_as:
                 found[run] = outcome
+                self._read[os.fspath(file)] = values
         return found
 
     def _outcome(self, run: Run, values: dict[str, Any], file: epath.Path) -> Outcome:

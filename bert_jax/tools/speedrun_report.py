@@ -362,7 +362,10 @@ def _results(
             for name, recipe in plan.recipes.items()
         ],
         "runs": [
-            dataclasses.asdict(run) | dataclasses.asdict(outcome) | {"scores": scores.get(run, {})}
+            {"arm": run.arm, "learning_rate": plan.config(run).phases[-1].learning_rate, "rate_factor": run.rate}
+            | {"length": run.length, "seed": run.seed}
+            | dataclasses.asdict(outcome)
+            | {"scores": scores.get(run, {})}
             for run, outcome in sorted(outcomes.items(), key=lambda pair: pair[0].name)
         ],
         "failed": dict(failures),
