@@ -27,7 +27,7 @@ from bert_jax.ownership import Owner
 from bert_jax.pretraining import pretrain
 from bert_jax.tools.speedrun_plan import Progress, Run, SpeedrunPlan, speedrun_plan
 from bert_jax.tools.speedrun_report import Outcome, plain, write_report
-from bert_jax.tools.study_plan import Given, check_continues, held_out_metrics, task_metrics
+from bert_jax.tools.study_plan import Given, check_continues, held_out_metrics, need_results, task_metrics
 from bert_jax.training.reporter import say, show
 
 OUTCOME = "outcome.json"
@@ -53,8 +53,10 @@ def run_speedrun(
     plan.describe(devices)
     work = Work(plan, devices)
     if options.render:
+        need_results(plan.workdir)
         print(work.report())
         return 0
+    plan.check_tasks(devices)
     if options.dry_run:
         show_plan(plan)
         return 0
@@ -136,15 +138,38 @@ class Work:
                 )
             except UserError as error:
                 raise UserError(f"arm {run.arm}: {error}") from None
+            self._check_made(run, values, file)
             self._compared.add(run)
-        cpu = values.get("cpu_seconds")
+        cpu, loss = values.get("cpu_seconds"), need(values, "loss", float, file)
+        if not math.isfinite(loss):
+            raise UserError(f"{file} has loss={loss}, which no run has: it is damaged; delete it to run it again")
         return Outcome(
-            loss=need(values, "loss", float, file),
+            loss=loss,
             accuracy=need(values, "accuracy", float, file),
             flops=need(values, "flops", float, file),
             tokens=need(values, "tokens", int, file),
             cpu_seconds=cpu if isinstance(cpu, float) else None,
         )
+
+    def _check_made(self, run: Run, values: dict[str, Any], file: epath.Path) -> None:
+        """Raise a UserError unless an outcome is of the options and stores of this speedrun; its run may be gone."""
+        wanted = self._made(run)
+        known = {name: values[name] for name in wanted if name in values}  # earlier versions did not keep the stores
+        for name, value in known.items():
+            same = math.isclose(value, wanted[name]) if name == "flops" else value == wanted[name]
+            if not same:
+                raise UserError(
+                    f"arm {run.arm}: {file} has {name}={value}, which here would be {wanted[name]}: it was made with "
+                    "other options or stores; give those, or another --workdir"
+                )
+
+    def _made(self, run: Run) -> dict[str, Any]:
+        """Return what tells a run of other options or stores from this one."""
+        return {
+            "steps": self.plan.config(run).total_steps,
+            "flops": float(self.plan.flops(run)),
+            "stores": self.plan.stores,
+        }
 
     def report(self) -> str:
         """Write results.json, table.md and the picture; return the table."""
@@ -223,10 +248,9 @@ class Work:
         whole = not was_begun and len(saved_run(epath.Path(config.workdir) / "run.json")["starts"]) == 1
         values = {
             **dataclasses.asdict(run),
-            "steps": config.total_steps,
+            **self._made(run),
             "loss": metrics["mlm_loss"],
             "accuracy": metrics["mlm_accuracy"],
-            "flops": float(self.plan.flops(run)),
             "tokens": self.plan.tokens(run),
             "cpu_seconds": seconds if whole else None,  # what a killed start took is not known
             "read_as": self._read_as,

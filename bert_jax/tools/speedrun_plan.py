@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.config import (
@@ -32,11 +32,13 @@ from bert_jax.console import load_config, parse
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError, at_least
 from bert_jax.models.protocol import Model
+from bert_jax.tasks.task_data import TaskData
 from bert_jax.tools.study_plan import (
     Given,
     changed,
     check_afresh,
     check_not_given,
+    check_tasks,
     described_learner,
     full_name,
     given_names,
@@ -44,6 +46,7 @@ from bert_jax.tools.study_plan import (
     pretraining_flops,
     tasks_below,
 )
+from bert_jax.training_data import open_corpus
 
 USAGE = "bert-jax speedrun NAME"
 
@@ -304,6 +307,8 @@ class SpeedrunPlan:
     recipes: Mapping[str, Recipe]
     design: Design
     tasks: Mapping[str, FinetuneConfig]
+    stores: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    """Fingerprints of the texts that all arms read, once `describe` has been called."""
     _models: dict[str, tuple[Model, ...]] = dataclasses.field(default_factory=dict)
     _steps: dict[tuple[str, float], int] = dataclasses.field(default_factory=dict)
     _configs: dict[tuple[str, int], Config] = dataclasses.field(default_factory=dict)
@@ -396,6 +401,23 @@ class SpeedrunPlan:
             except UserError as error:
                 raise UserError(str(error) if f"arm {name}: " in str(error) else f"arm {name}: {error}") from None
             self._models[name] = phase_models(learner)
+        self.stores.update(open_corpus(self.base).fingerprints())
+
+    def check_tasks(self, devices: sharding.Devices = None) -> None:
+        """Read the data of all tasks of every arm whose scores are asked for.
+
+        Raises:
+          UserError: the data are not there, or do not fit an arm; the message names it.
+        """
+        read: dict[Hashable, TaskData] = {}
+        for name in self.recipes:
+            if name in self.design.scores:
+                config = self.recipe_config(name, self.base.total_steps)
+                config = dataclasses.replace(config, model=self._models[name][-1].config)
+                try:
+                    check_tasks(self.tasks, config, read, devices)
+                except UserError as error:
+                    raise UserError(f"arm {name}: {error}") from None
 
     def _steps_of(self, name: str, length: float) -> int:
         """Return the steps of an arm in a run of this length."""

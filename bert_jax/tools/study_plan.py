@@ -374,7 +374,7 @@ def check_runs(plan: StudyPlan, devices: sharding.Devices = None) -> dict[str, C
             same = dataclasses.replace(run.config, seed=0, workdir="")
             if same not in opened:
                 opened[same] = priced(run.config, devices)
-                _check_tasks(run, opened[same][0], read, devices)
+                check_tasks(run.tasks, opened[same][0], read, devices)
             config, costs[run.config.workdir] = opened[same]
             check_continues(dataclasses.replace(run.config, model=config.model))
         except UserError as error:
@@ -411,10 +411,16 @@ def pretraining_flops(config: Config, models: Sequence[Model]) -> float:
     return total
 
 
-def _check_tasks(run: StudyRun, config: Config, read: dict[Hashable, TaskData], devices: sharding.Devices) -> None:
-    """Read the data of every task of a run unless `read` has them, and make its model without arrays."""
+def check_tasks(
+    tasks: Mapping[str, FinetuneConfig], config: Config, read: dict[Hashable, TaskData], devices: sharding.Devices
+) -> None:
+    """Read the data of every task of a run unless `read` has them, and make its model without arrays.
+
+    Raises:
+      UserError: the data are not there, or do not fit the task or the model; the message names the task.
+    """
     tokenizer = open_store(config.data.path, config.data.cache).tokenizer()
-    for name, task in run.tasks.items():
+    for name, task in tasks.items():
         form = (task.crf, task.features, task.lstm_size, task.head_dropout)
         limits = (config.data.path, config.model.longest_sequence, config.model.type_vocab_size)
         key = (task.task, task.data, task.options, form, limits)
@@ -426,6 +432,12 @@ def _check_tasks(run: StudyRun, config: Config, read: dict[Hashable, TaskData], 
             make_programs(task, config.model, data.head, sharding.make_mesh(task.mesh, devices), loss=loss)
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
+
+
+def need_results(workdir: str) -> None:
+    """Raise a UserError unless there is a directory whose table can be written."""
+    if not epath.Path(workdir).is_dir():
+        raise UserError(f"workdir={workdir} is not there, so --render has nothing to show; leave it out to begin")
 
 
 def check_continues(config: Config) -> None:

@@ -1,6 +1,7 @@
 """Speedruns: which runs are due, the operations to a target, the loss that all arms share, and what is refused."""
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -381,6 +382,41 @@ def test_a_run_without_a_finite_loss_has_failed(speedrun, made_up, tmp_path, mon
     capsys.readouterr()
 
 
+def test_outcomes_of_other_options_or_stores_and_damaged_ones_are_refused(speedrun, made_up, tmp_path, capsys):
+    """Also where no checkpoint of their runs is left."""
+    short, work = dataclasses.replace(speedrun, arms=speedrun.arms[:2]), tmp_path / "work"
+    assert run(short, work) == 0
+    show = functools.partial(run, short, work, render=True)
+    assert show() == 0
+    for words, said in (
+        ("--steps=9", "outcome.json has steps=8, which here would be 9: it was made with other options or stores"),
+        ("--model.hidden_size=48", r"outcome.json has flops=\d+\.0, which here would be"),
+    ):
+        with pytest.raises(UserError, match=said):
+            show(given=given_words([words]))
+    file = next(work.rglob(OUTCOME))
+    good = json.loads(file.read_text())
+    for change, said in (
+        ({"stores": good["stores"] | {"store_fingerprint": "0" * 64}}, "has stores=.*other options or stores"),
+        ({"loss": math.nan}, "has loss=nan, which no run has: it is damaged; delete it"),
+    ):
+        file.write_text(json.dumps(good | change))
+        with pytest.raises(UserError, match=said):
+            show()
+    file.write_text(json.dumps({name: value for name, value in good.items() if name != "stores"}))
+    assert show() == 0  # of an earlier version
+    with pytest.raises(UserError, match="nowhere is not there, so --render has nothing to show"):
+        run(short, tmp_path / "nowhere", render=True)
+    capsys.readouterr()
+
+
+def test_tasks_without_data_are_refused_before_anything_runs(speedrun, made_up, tmp_path):
+    with pytest.raises(UserError, match=f"arm bert: topics: .*{tmp_path}"):
+        options = SpeedrunConfig(workdir=str(tmp_path / "work"), task_data=str(tmp_path), scores=("single",))
+        run_speedrun(speedrun, options, Given(), devices=jax.devices()[:1])
+    assert not made_up and not (tmp_path / "work").exists()
+
+
 def different(config):
     raise UserError(f"{config.workdir} holds a run with different settings (phases.0.steps: 8 → 9)")
 
@@ -460,7 +496,7 @@ def test_an_arm_is_measured_and_continued_as_its_last_phase_and_its_run_are(spee
     plan, compared = make("first", "masked"), []
     monkeypatch.setattr(speedrun_loop, "check_continues", compared.append)
     run = Run("first", 1.0, 1.0, 0)
-    values = {"loss": 1.0, "accuracy": 0.0, "flops": 1.0, "tokens": 1}
+    values = {"loss": 1.0, "accuracy": 0.0, "flops": float(plan.flops(run)), "tokens": 1}
     speedrun_loop.Work(plan, jax.devices()[:1])._outcome(run, values, tmp_path)
     assert compared[0].model == dataclasses.replace(plan.config(run).model, vocab_size=200)  # as config.json has it
     assert plan.model(run).config.hidden_dropout == 0.0 < compared[0].model.hidden_dropout
