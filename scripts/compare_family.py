@@ -39,6 +39,7 @@ from bert_jax.console import configured, load_config
 from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import commit
+from bert_jax.errors import UserError
 from bert_jax.pretraining import make_learner
 from bert_jax.tools.bench.turns import processor
 from bert_jax.tools.study_plan import phase_models, pretraining_flops
@@ -252,4 +253,7 @@ def run(words: list[str], variables: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -27,6 +27,7 @@ import numpy as np
 
 import bert_jax
 from bert_jax.config.options import with_options
+from bert_jax.errors import UserError
 from bert_jax.tools.study_plan import described_learner, phase_models, pretraining_flops
 from bert_jax.training.metrics import read_rows
 
@@ -181,17 +182,20 @@ def described(found: dict, best: dict[str, float]) -> str:
     return "\n".join(lines)
 
 
+def numbers(text: str) -> list[float]:
+    return [float(number) for number in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", required=True)
     parser.add_argument("--workdir", required=True, type=pathlib.Path)
     parser.add_argument("--steps", type=int, default=3_000)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument(
-        "--rates", type=lambda text: [float(rate) for rate in text.split(",")], default=[1e-3, 2e-3, 4e-3]
-    )
+    parser.add_argument("--rates", type=numbers, default=[1e-3, 2e-3, 4e-3])
     parser.add_argument("--processes", type=int, default=1, help="Runs at a time.")
     options = parser.parse_args()
+    bert_jax.open_store(options.store)  # refused at once, not by every process
     options.workdir.mkdir(parents=True, exist_ok=True)
     rows, best = train_all(options)
     found = compared(options, rows, best)
@@ -200,4 +204,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -18,7 +18,7 @@ from bert_jax.data.mixtures import epoch_report
 from bert_jax.data.reads import MOST_FOUND, Passage, passages_with, whole
 from bert_jax.data.store import Rows, Store, open_store
 from bert_jax.errors import UserError
-from bert_jax.files import write_output
+from bert_jax.files import check_output_place, write_output
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training_data import Examples
 
@@ -44,6 +44,8 @@ def run_inspect(path: str, config: InspectConfig, console: Console | None = None
             raise UserError(f"{name}={getattr(config, name)} must not be negative")
     if config.document >= store.num_documents:
         raise UserError(f"document={config.document}, but {path} has {store.num_documents} documents, numbered from 0")
+    if config.output:
+        check_output_place(config.output)
     passages = passages_with(store, config.words) if config.words else [whole(store, config.document)]
     console.print(Text(f"Token store {path}", "bold"), _totals(store, store.tokenizer()), sep="\n")
     if config.words:

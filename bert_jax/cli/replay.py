@@ -12,7 +12,7 @@ from bert_jax.cli.inspect import LEGEND, row_as_text
 from bert_jax.config.commands import ReplayConfig
 from bert_jax.data.reads import ReadDocuments
 from bert_jax.errors import at_least
-from bert_jax.files import finite_json, write_output
+from bert_jax.files import check_output_place, finite_json, write_output
 from bert_jax.tools.replay import Replay, ReplayedStep, batches_of_steps, replay
 
 SHOWN = ("loss", "grad_norm")
@@ -28,6 +28,8 @@ def run_replay(workdir: str, config: ReplayConfig, console: Console | None = Non
     """
     console = console or Console(highlight=False)
     at_least(0, show=config.show)
+    if config.output:
+        check_output_place(config.output)
     options = {name: getattr(config, name) for name in ("stores", "teacher", "from_start")}
     found = replay(workdir, config.step, devices=devices, **options)
     _print(console, found)

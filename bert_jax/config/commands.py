@@ -5,6 +5,7 @@ name of one of `pretrain`, because the same command line takes both.
 """
 
 import dataclasses
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -542,7 +543,7 @@ class Mean:
         shown = ",".join(map(str, self.shares))
         if self.shares and len(self.shares) != models:
             raise UserError(f"shares={shown} has {len(self.shares)} numbers for {models} models; give one for each")
-        if self.shares and (min(self.shares) < 0 or sum(self.shares) <= 0):
+        if self.shares and (min(self.shares) < 0 or not 0 < sum(self.shares) < math.inf):
             raise UserError(f"shares={shown} must be positive numbers; leave out a model that does not count")
 
     def of(self, models: int) -> list[float]:

@@ -22,6 +22,10 @@ class _Model(Protocol):
     def head_size(self) -> int: ...
 
 
+LEAST_BASE = 1e-30
+"""Lowest base of rope; wavelengths are float32, and 1e-45 is the least that these can be."""
+
+
 class _Positions:
     """Common part of the encodings of positions."""
 
@@ -124,12 +128,16 @@ class Rope(_Positions):
         need_positive(
             self,
             "model.",
-            *("rope_theta", "rope_scale", "rope_trained_length", "rope_beta_fast", "rope_beta_slow", "rope_amplitude"),
+            *("rope_scale", "rope_trained_length", "rope_beta_fast", "rope_beta_slow", "rope_amplitude"),
         )
         if self.rope_scaling != "linear":
             self._check_scaling(model)
-        if self.rope_local_theta is not None and not 0 < self.rope_local_theta < math.inf:
-            raise UserError(f"model.rope_local_theta={self.rope_local_theta} must be positive, or None for rope_theta")
+        for name in ("rope_theta", "rope_local_theta"):
+            if (base := getattr(self, name)) is not None and not LEAST_BASE <= base <= 1 / LEAST_BASE:
+                raise UserError(
+                    f"model.{name}={base} must be positive, from {LEAST_BASE:g} to {1 / LEAST_BASE:g}; 10,000 to "
+                    "1,000,000 are usual"
+                )
         if model.head_size % 2:
             raise UserError(
                 f"model.positions=rope turns features in pairs, but model.hidden_size={model.hidden_size} with "

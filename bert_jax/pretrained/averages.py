@@ -86,6 +86,8 @@ def open_sources(models: Sequence[str | os.PathLike[str]], last: int = 0) -> lis
         return [_checked(open_stored(model)) for model in models]
     (run,) = models
     steps = Checkpoints(os.path.join(os.path.expanduser(run), "checkpoints"), read_only=True).directories()
+    if not steps:
+        raise UserError(f"last={last}, but there are no checkpoints in {run}; name the work directory of a run")
     if len(steps) < last:
         raise UserError(
             f"last={last}, but {run} has {len(steps)} checkpoints; a run keeps as many as its checkpoint.keep_last and "
@@ -96,6 +98,11 @@ def open_sources(models: Sequence[str | os.PathLike[str]], last: int = 0) -> lis
 
 def _checked(stored: StoredModel) -> StoredModel:
     check_fit(stored)
+    if stored.tokenizer is None and (stored.history.get("run") or {}).get("tokenizer_fingerprint"):
+        raise UserError(
+            f"{stored.path} has lost its vocabulary, so nobody could tell whether others have the same; restore "
+            "tokenizer/ there from a copy, or from the token store that it was trained on"
+        )
     return stored
 
 

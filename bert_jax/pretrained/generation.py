@@ -140,7 +140,10 @@ def _drawn(scores: np.ndarray, places: np.ndarray, draft: Draft, temperature: fl
     """Return a word for each mask, int64 [M], and its probability without temperature, from scores [M, V]."""
     shares = softmax(scores)
     if temperature:
-        sums = np.cumsum(shares if temperature == 1 else softmax(scores / temperature), axis=1)
+        if temperature != 1:
+            with np.errstate(over="ignore"):  # at a very low one all but the first word are infinitely far behind
+                scores = (scores - scores.max(axis=1, keepdims=True)) / temperature
+        sums = np.cumsum(shares if temperature == 1 else softmax(scores), axis=1)
         draws = uniform(bits(draft.key, Stream.GENERATED_WORD, draft.step, places))
         # The first entry whose sum is above the draw; one without a share has the sum of the entry before it.
         words = (sums <= (draws * sums[:, -1])[:, None]).sum(axis=1)

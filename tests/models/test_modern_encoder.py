@@ -374,7 +374,8 @@ def run(**model) -> Config:
         ),
         ({"norm_position": "post"}, "first_attention_norm=False belongs to model.norm_position=pre, not to post"),
         ({"global_every": -1}, "global_every=-1 must be 0 or a positive number"),
-        ({"rope_local_theta": -1.0}, r"rope_local_theta=-1.0 must be positive, or None"),
+        ({"rope_local_theta": -1.0}, r"rope_local_theta=-1.0 must be positive, from 1e-30 to 1e\+30"),
+        ({"rope_theta": 1e-300}, r"rope_theta=1e-300 must be positive, from 1e-30"),  # 0 in float32
         ({"type_vocab_size": -1}, "type_vocab_size=-1 must be 0 or a positive number"),
         ({"key_value_heads": 2}, "num_heads=3 is not divisible by model.key_value_heads=2; give a divisor"),
         ({"key_value_heads": 0}, "key_value_heads=0 must be"),

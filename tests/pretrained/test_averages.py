@@ -17,7 +17,7 @@ from bert_jax.console import parse
 from bert_jax.errors import UserError
 from bert_jax.formats.opening import open_stored
 from bert_jax.pretrained import averages
-from bert_jax.pretrained.averages import average, averaged, open_sources
+from bert_jax.pretrained.averages import _checked, average, averaged, open_sources
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.tokenization.wordpiece import WordPiece
 
@@ -153,6 +153,8 @@ def test_what_cannot_be_averaged_is_refused_in_one_line(run, tmp_path):
     assert "at least two models" in refused(two[:1])
     assert "has 4 checkpoints" in refused([directory], last=5)
     assert "2 numbers for 3 models" in refused(three, method=Mean(shares=(0.5, 0.5)))
+    assert "shares=1e+308,1e+308 must be positive" in refused(two, method=Mean(shares=(1e308, 1e308)))  # together inf
+    assert "no checkpoints in nowhere; name the work directory" in refused(["nowhere"], last=2)
     assert "kept=1.5" in refused(two, method=Ties(ancestor=two[0], kept=1.5))
 
     write_workdir(tmp_path / "wide", 1, config=dataclasses.replace(SMALL, hidden_size=32))
@@ -170,6 +172,10 @@ def test_models_of_other_words_heads_or_with_nan_are_refused(run):
             averaged([one, dataclasses.replace(two, tokenizer=other)], Mean())
     with pytest.raises(UserError, match=r"pooler/bias is \[16\] and absent"):
         averaged([one, two.without("pooler")], Mean())
+
+    lost = dataclasses.replace(two, tokenizer=None, history={"run": {"tokenizer_fingerprint": "1f"}})
+    with pytest.raises(UserError, match="has lost its vocabulary"):
+        _checked(lost)
 
     broken = dict(two.arrays)
     zero = broken["pooler/bias"]

@@ -63,6 +63,8 @@ def test_words_are_drawn_by_their_probabilities():
     found = np.bincount(words, minlength=5) / count
     assert (np.abs(found - shares) <= 5 * np.sqrt(shares / count)).all()
     np.testing.assert_allclose(confidence, numpy_bert.softmax(logits)[words])
+    coldest, _ = _drawn(np.tile(logits, (9, 1)), np.arange(9), draft, 1e-320)
+    assert (coldest == 3).all()
 
 
 def test_every_order_of_random_places_is_as_likely(model):
