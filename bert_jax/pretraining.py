@@ -259,7 +259,8 @@ def _entered(problem: Problem, opened: Opened, step: int, owed: bool, told: set[
 def _tell_of_phase(learner: Learner, events: Events, config: Config, index: int, step: int) -> None:
     """Say which phase trains from `step` on; note it, with its losses and what it changes, for readers of the run."""
     begin = resolve_phases(config)[index].begin
-    if begin == step and (notes := learner.notes[index]):
+    notes = learner.notes[index] or (("the options of the run",) if index else ())
+    if begin == step and notes:
         say(f"phase {index} begins after step {step:,}: {', '.join(notes)}")
     events.write(
         "phase",

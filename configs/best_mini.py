@@ -3,7 +3,7 @@
     bert-jax pretrain best_mini --data.path=STORE --workdir=WORKDIR
 
 ModernBERT's layers and recipe, as in `modernbert_mini`, with a first quarter of the steps that predicts the next word
-from left to right, wide initial weights and a high rate. With its store, this is the run of docs/family.md.
+from left to right, wide initial weights and a high rate. On the store of docs/family.md, this is the run in its table.
 """
 
 import dataclasses
