@@ -27,7 +27,7 @@ from bert_jax.ownership import Owner
 from bert_jax.pretraining import pretrain
 from bert_jax.tools.speedrun_plan import Progress, Run, SpeedrunPlan, speedrun_plan
 from bert_jax.tools.speedrun_report import Outcome, plain, write_report
-from bert_jax.tools.study_plan import Given, check_continues, held_out_metrics, need_results, task_metrics
+from bert_jax.tools.study_plan import Given, check_continues, held_out_metrics, task_metrics
 from bert_jax.training.reporter import say, show
 
 OUTCOME = "outcome.json"
@@ -53,7 +53,10 @@ def run_speedrun(
     plan.describe(devices)
     work = Work(plan, devices)
     if options.render:
-        need_results(plan.workdir)
+        if not epath.Path(plan.workdir).is_dir():
+            raise UserError(
+                f"workdir={plan.workdir} is not there, so --render has nothing to show; leave it out to begin"
+            )
         print(work.report())
         return 0
     plan.check_tasks(devices)

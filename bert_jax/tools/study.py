@@ -383,7 +383,6 @@ def run_study(
     plan = study_plan.study_plan(study, options, given or study_plan.Given())
     machine = str(hardware.hardware(devices))
     if options.render:
-        study_plan.need_results(plan.workdir)
         print(write_report(plan, {}, machine))
         return 0
     study_plan.show_plan(plan, study_plan.check_runs(plan, devices))

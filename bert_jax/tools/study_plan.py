@@ -434,12 +434,6 @@ def check_tasks(
             raise UserError(f"{name}: {error}") from None
 
 
-def need_results(workdir: str) -> None:
-    """Raise a UserError unless there is a directory whose table can be written."""
-    if not epath.Path(workdir).is_dir():
-        raise UserError(f"workdir={workdir} is not there, so --render has nothing to show; leave it out to begin")
-
-
 def check_continues(config: Config) -> None:
     """Raise a UserError if the work directory holds a pre-training with other options, of length too."""
     if not has_checkpoint(config.workdir):
