@@ -249,8 +249,8 @@ class Speedrun:
     """Options of that configuration that are different in all arms; numbers of steps as a `Share`."""
     arms: tuple[SpeedrunArm, ...]
     """The recipes. The first, which changes nothing, is the reference."""
-    rates: tuple[float, ...] = (0.5, 1.0, 2.0)
-    """Factors of an arm's peak rates, of which it gets the best."""
+    rate_factors: tuple[float, ...] = (0.5, 1.0, 2.0)
+    """Factors of an arm's peak learning rates, of which it gets the best."""
     lengths: tuple[float, ...] = tuple(2 ** (power / 2) for power in range(-10, 5))
     """Lengths that are tried, ascending; 1 is one of them."""
     seeds: int = 3
@@ -309,7 +309,7 @@ def check_speedrun(speedrun: Speedrun) -> Speedrun:
         _check_phases(arm)
     at_least(1, seeds=speedrun.seeds, sequences=speedrun.sequences)
     _check_ascending("lengths", speedrun.lengths)
-    _check_ascending("rates", speedrun.rates)
+    _check_ascending("rate_factors", speedrun.rate_factors)
     if 1.0 not in speedrun.lengths:
         raise UserError(f"lengths={_shown(speedrun.lengths)} must include 1, the length at which the target is reached")
     if unknown := [each.of for each in speedrun.measures if each.of not in speedrun.tasks]:

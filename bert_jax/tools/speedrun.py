@@ -49,9 +49,8 @@ def run_speedrun(
     Raises:
       UserError: something does not fit, and nothing has been run.
     """
-    plan = speedrun_plan(speedrun, options, given or Given())
-    plan.describe(devices)
-    work = Work(plan, devices)
+    plan = speedrun_plan(speedrun, options, given or Given(), devices)
+    work = Work(plan)
     if options.render:
         if not epath.Path(plan.workdir).is_dir():
             raise UserError(
@@ -59,7 +58,7 @@ def run_speedrun(
             )
         print(work.report())
         return 0
-    plan.check_tasks(devices)
+    plan.check_tasks()
     if options.dry_run:
         show_plan(plan)
         return 0
@@ -79,13 +78,12 @@ class Work:
     """The runs of a speedrun that this process does.
 
     Args:
-      plan: described.
-      devices: of the mesh.
+      plan: the arms and their runs.
     """
 
-    def __init__(self, plan: SpeedrunPlan, devices: sharding.Devices = None):
-        self.plan, self.devices = plan, devices
-        self.machine: str = str(hardware.hardware(devices))
+    def __init__(self, plan: SpeedrunPlan):
+        self.plan = plan
+        self.machine: str = str(hardware.hardware(plan.devices))
         self.failures: dict[str, str] = {}
         """The reason of each failure in this start, by the name of the run."""
         self.newest = ""
@@ -229,7 +227,7 @@ class Work:
                     return exit_code
             elif self.plan.design.scores:
                 for name in self._unscored(run):
-                    if exit_code := finetune(self.plan.task(run, name), devices=self.devices).exit_code:
+                    if exit_code := finetune(self.plan.task(run, name), devices=self.plan.devices).exit_code:
                         return exit_code
         except Exception as error:  # whatever it is, it must not cost the other arms
             message = " ".join(str(error).split())[:300] or type(error).__name__
@@ -242,10 +240,10 @@ class Work:
         """Pre-train and measure a run; return the exit code of a signal, or 0."""
         config, begin = self.plan.config(run), time.process_time()
         was_begun = has_checkpoint(config.workdir)
-        if exit_code := pretrain(config, self.devices).exit_code:
+        if exit_code := pretrain(config, self.plan.devices).exit_code:
             return exit_code
         seconds = time.process_time() - begin
-        metrics = held_out_metrics(config.workdir, self.plan.common(config), self.devices)
+        metrics = held_out_metrics(config.workdir, self.plan.common(config), self.plan.devices)
         if not math.isfinite(metrics["mlm_loss"]):
             raise UserError(f"its held-out loss is {metrics['mlm_loss']}")
         whole = not was_begun and len(saved_run(epath.Path(config.workdir) / "run.json")["starts"]) == 1
@@ -268,7 +266,7 @@ class Work:
             logging.warning("%s has no table of this run: %s", self.plan.workdir, error)
 
 
-KINDS = {"arm": str, "rate": float, "length": float, "seed": int}
+KINDS = {"arm": str, "rate_factor": float, "length": float, "seed": int}
 
 
 def show_plan(plan: SpeedrunPlan) -> None:
@@ -292,5 +290,5 @@ def show_plan(plan: SpeedrunPlan) -> None:
         )
     show(table)
     design = plan.design
-    lengths, rates = (", ".join(f"{each:.3g}" for each in values) for values in (design.lengths, design.rates))
+    lengths, rates = (", ".join(f"{each:.3g}" for each in values) for values in (design.lengths, design.rate_factors))
     say(f"{len(design.seeds)} seeds; lengths: {lengths}; rates: {rates}, around the best of the arm that is changed")

@@ -56,8 +56,8 @@ class Run:
     """One pre-training of a speedrun."""
 
     arm: str
-    rate: float
-    """Factor of the arm's peak rates."""
+    rate_factor: float
+    """Factor of the arm's peak learning rates."""
     length: float
     """Operations, in those of the reference with the steps of its configuration."""
     seed: int
@@ -65,12 +65,12 @@ class Run:
     @property
     def name(self) -> str:
         """Name in messages."""
-        return f"{self.arm}, rate × {self.rate:g}, length {self.length:.3g}, seed {self.seed}"
+        return f"{self.arm}, rate × {self.rate_factor:g}, length {self.length:.3g}, seed {self.seed}"
 
     @property
     def place(self) -> str:
         """Directory below runs/."""
-        return os.path.join(self.arm, f"rate_{self.rate:g}", f"length_{self.length:.4g}", f"seed_{self.seed}")
+        return os.path.join(self.arm, f"rate_{self.rate_factor:g}", f"length_{self.length:.4g}", f"seed_{self.seed}")
 
 
 Losses = Mapping[Run, float]
@@ -95,7 +95,7 @@ class Design:
     """The arm that each one changes, by name; "" for the reference, which is the first."""
     own_rates: frozenset[str]
     """Arms that set a learning rate, so that their rates do not follow those of the arm that they change."""
-    rates: tuple[float, ...]
+    rate_factors: tuple[float, ...]
     lengths: tuple[float, ...]
     seeds: tuple[int, ...]
     scores: frozenset[str] = frozenset()
@@ -109,10 +109,10 @@ class Design:
     @property
     def untrained(self) -> list[Run]:
         """Runs of one step that leaves the initial weights as they are, one per seed, if there are scores."""
-        return [Run(self.reference, NO_RATE, 0.0, seed) for seed in self.seeds] if self.scores else []
+        return [Run(self.reference, NO_RATE_FACTOR, 0.0, seed) for seed in self.seeds] if self.scores else []
 
 
-NO_RATE = 1e-6
+NO_RATE_FACTOR = 1e-6
 ALL_ARMS = "all"
 
 
@@ -128,7 +128,7 @@ class Progress:
         self.design, self.losses = design, losses
         # An arm asks about the one that it changes, and this one about the next.
         self.trials = functools.cache(self._trials)
-        self.rate = functools.cache(self._rate)
+        self.rate_factor = functools.cache(self._rate_factor)
         self._way = functools.cache(self._walk)
 
     def wanted(self) -> list[Run]:
@@ -147,8 +147,8 @@ class Progress:
 
     def whole(self, arm: str) -> list[Run]:
         """Return the runs of length 1 at the best rate, one per seed; [] while that rate is not known."""
-        rate = self.rate(arm)
-        return [] if rate is None else [Run(arm, rate, 1.0, seed) for seed in self.design.seeds]
+        factor = self.rate_factor(arm)
+        return [] if factor is None else [Run(arm, factor, 1.0, seed) for seed in self.design.seeds]
 
     def crossing(self, arm: str, seed: int) -> Crossing | None:
         """Return where a seed of an arm crosses the target; None while that is not known."""
@@ -175,27 +175,27 @@ class Progress:
             if (crossing := self.crossing(on, design.seeds[0])) is None:
                 return None
             longest = crossing.after.length if crossing.after else longest
-        middle = design.rates[len(design.rates) // 2]
+        middle = design.rate_factors[len(design.rate_factors) // 2]
         runs = [self._first(arm, length)[middle] for length in lengths[: lengths.index(longest) + 1]]
         found = self._search(runs, max(0, len(runs) - 2), growth=2)
         return (found.after.length if found.after else longest) if isinstance(found, Crossing) else found
 
     def _first(self, arm: str, length: float) -> dict[float, Run]:
-        """Return the runs of the first seed with each rate."""
+        """Return the runs of the first seed with each factor of the rates."""
         on = self.design.arms[arm]
-        centre = 1.0 if not on or arm in self.design.own_rates else self.rate(on) or 1.0
-        return {rate: Run(arm, rate * centre, length, self.design.seeds[0]) for rate in self.design.rates}
+        centre = 1.0 if not on or arm in self.design.own_rates else self.rate_factor(on) or 1.0
+        return {factor: Run(arm, factor * centre, length, self.design.seeds[0]) for factor in self.design.rate_factors}
 
-    def _rate(self, arm: str) -> float | None:
+    def _rate_factor(self, arm: str) -> float | None:
         """Return the factor with the lowest loss among the `trials`; None while one is missing, or if all failed."""
         trials = self.trials(arm)
         if not trials or any(run not in self.losses for run in trials):
             return None
         best = min(trials, key=lambda run: self.losses[run])
-        return best.rate if math.isfinite(self.losses[best]) else None
+        return best.rate_factor if math.isfinite(self.losses[best]) else None
 
     def _due(self, arm: str) -> list[Run]:
-        if self.rate(arm) is None:
+        if self.rate_factor(arm) is None:
             place = self._place(arm)
             return [run for run in ([place] if isinstance(place, Run) else self.trials(arm)) if run not in self.losses]
         due: list[Run] = []
@@ -205,8 +205,8 @@ class Progress:
 
     def _walk(self, arm: str, seed: int) -> Crossing | Run | None:
         """Return the crossing of a seed, or the next run of the way to it; None while the way has no beginning."""
-        rate, lengths = self.rate(arm), self.design.lengths
-        if rate is None or self.target is None:
+        factor, lengths = self.rate_factor(arm), self.design.lengths
+        if factor is None or self.target is None:
             return None
         start = self.trials(arm)[0].length
         if seed != self.design.seeds[0] and arm != self.design.reference:  # where the first seed has come to
@@ -214,7 +214,7 @@ class Progress:
             if first is None:
                 return None
             start = lengths[-1] if first.after is None else first.after.length
-        return self._search([Run(arm, rate, length, seed) for length in lengths], lengths.index(start))
+        return self._search([Run(arm, factor, length, seed) for length in lengths], lengths.index(start))
 
     def _search(self, runs: Sequence[Run], at: int, growth: int = 1) -> Crossing | Run:
         """Return where `runs`, which are of growing length, come down to the target, or the next one to know.
@@ -307,9 +307,8 @@ class SpeedrunPlan:
     recipes: Mapping[str, Recipe]
     design: Design
     tasks: Mapping[str, FinetuneConfig]
-    stores: dict[str, str | None] = dataclasses.field(default_factory=dict)
-    """Fingerprints of the texts that all arms read, once `describe` has been called."""
-    _models: dict[str, tuple[Model, ...]] = dataclasses.field(default_factory=dict)
+    devices: sharding.Devices = None
+    """Those of the mesh; by default every device."""
     _steps: dict[tuple[str, float], int] = dataclasses.field(default_factory=dict)
     _configs: dict[tuple[str, int], Config] = dataclasses.field(default_factory=dict)
 
@@ -318,10 +317,10 @@ class SpeedrunPlan:
         return os.path.join(self.workdir, "runs", run.place)
 
     def config(self, run: Run) -> Config:
-        """Return the options of the pre-training of a run; `describe` has been called."""
+        """Return the options of the pre-training of a run."""
         config = self.recipe_config(run.arm, self._steps_of(run.arm, run.length))
         phases = tuple(
-            dataclasses.replace(phase, learning_rate=phase.learning_rate * run.rate) for phase in config.phases
+            dataclasses.replace(phase, learning_rate=phase.learning_rate * run.rate_factor) for phase in config.phases
         )
         workdir = os.path.join(self.home(run), "pretraining")
         return dataclasses.replace(config, phases=phases, seed=run.seed, workdir=workdir)
@@ -334,16 +333,16 @@ class SpeedrunPlan:
         )
 
     def model(self, run: Run) -> Model:
-        """Return the model of the last phase of a run, with the vocabulary of its store; `describe` has been called."""
-        return self._models[run.arm][-1]
+        """Return the model of the last phase of a run, with the vocabulary of its store."""
+        return self.models[run.arm][-1]
 
     def tokens(self, run: Run) -> int:
         """Return the positions that a run reads, padding included."""
         return sum(stage.steps * stage.tokens_per_step for stage in resolve_stages(self.config(run)))
 
     def flops(self, run: Run) -> float:
-        """Return the operations of a run; `describe` has been called."""
-        return pretraining_flops(self.config(run), self._models[run.arm])
+        """Return the operations of a run."""
+        return pretraining_flops(self.config(run), self.models[run.arm])
 
     def common(self, config: Config) -> Config:
         """Return the options by which the held-out texts of every arm are cut and masked."""
@@ -387,23 +386,30 @@ class SpeedrunPlan:
         except UserError as error:
             raise UserError(f"arm {name}: {error}") from None
 
-    def describe(self, devices: sharding.Devices = None) -> None:
-        """Compare every arm with its store and with the reference; nothing is compiled.
+    @functools.cached_property
+    def models(self) -> Mapping[str, tuple[Model, ...]]:
+        """The models of each arm's phases, with the vocabulary of its store; nothing is compiled.
 
         Raises:
           UserError: an arm does not fit its store, or reads other texts than the others; the message names it.
         """
+        found: dict[str, tuple[Model, ...]] = {}
         for name in self.recipes:
             config = self.recipe_config(name, self.base.total_steps)
             try:
                 _check_common(config, self.base, self.speedrun.sequence_length)
-                _, learner = described_learner(config, devices)
+                _, learner = described_learner(config, self.devices)
             except UserError as error:
                 raise UserError(str(error) if f"arm {name}: " in str(error) else f"arm {name}: {error}") from None
-            self._models[name] = phase_models(learner)
-        self.stores.update(open_corpus(self.base).fingerprints())
+            found[name] = phase_models(learner)
+        return found
 
-    def check_tasks(self, devices: sharding.Devices = None) -> None:
+    @functools.cached_property
+    def stores(self) -> Mapping[str, str | None]:
+        """Fingerprints of the texts that all arms read."""
+        return open_corpus(self.base).fingerprints()
+
+    def check_tasks(self) -> None:
         """Read the data of all tasks of every arm whose scores are asked for.
 
         Raises:
@@ -413,9 +419,9 @@ class SpeedrunPlan:
         for name in self.recipes:
             if name in self.design.scores:
                 config = self.recipe_config(name, self.base.total_steps)
-                config = dataclasses.replace(config, model=self._models[name][-1].config)
+                config = dataclasses.replace(config, model=self.models[name][-1].config)
                 try:
-                    check_tasks(self.tasks, config, read, devices)
+                    check_tasks(self.tasks, config, read, self.devices)
                 except UserError as error:
                     raise UserError(f"arm {name}: {error}") from None
 
@@ -430,7 +436,7 @@ class SpeedrunPlan:
         return self._steps[name, length]
 
     def _flops_of(self, name: str, steps: int) -> float:
-        return pretraining_flops(self.recipe_config(name, steps), self._models[name])
+        return pretraining_flops(self.recipe_config(name, steps), self.models[name])
 
 
 def _check_common(config: Config, base: Config, length: int) -> None:
@@ -470,11 +476,14 @@ def scored_arms(arms: Sequence[str], chosen: Sequence[str]) -> frozenset[str]:
     return frozenset(arms if ALL_ARMS in chosen else [*arms[:1], *chosen] if chosen else [])
 
 
-def speedrun_plan(speedrun: Speedrun, options: SpeedrunConfig, given: Given) -> SpeedrunPlan:
+def speedrun_plan(
+    speedrun: Speedrun, options: SpeedrunConfig, given: Given, devices: sharding.Devices = None
+) -> SpeedrunPlan:
     """Return the plan of a speedrun, whose options have been checked.
 
     Args:
       given: options of the command line that all arms take.
+      devices: the devices of the mesh; by default every device.
 
     Raises:
       UserError: an unknown option or arm, a value that does not fit, or an option of the command line that is what the
@@ -498,13 +507,13 @@ def speedrun_plan(speedrun: Speedrun, options: SpeedrunConfig, given: Given) -> 
     design = Design(
         arms={name: recipe.arm.on for name, recipe in found.items()},
         own_rates=frozenset(name for name, recipe in found.items() if recipe.sets_rate),
-        rates=speedrun.rates,
+        rate_factors=speedrun.rate_factors,
         lengths=speedrun.lengths,
         seeds=tuple(base.seed + number for number in range(seeds)),
         scores=scored_arms(list(found), options.scores),
     )
     kept = {name: value for name, value in shares.items() if name not in fixed}
-    plan = SpeedrunPlan(speedrun, options.workdir, base, kept, found, design, tasks)
+    plan = SpeedrunPlan(speedrun, options.workdir, base, kept, found, design, tasks, devices)
     for name in found:
         plan.recipe_config(name, base.total_steps)
     return plan

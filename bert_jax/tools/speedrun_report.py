@@ -24,7 +24,7 @@ from bert_jax.config.studies import Measure, Share
 from bert_jax.devices.hosts import commit, versions
 from bert_jax.files import write_atomically
 from bert_jax.tools.speedrun_plan import Crossing, Progress, Run, SpeedrunPlan, crossing_share, interpolated
-from bert_jax.tools.study import CONFIDENCE, NOT_APART, difference_interval, write_picture
+from bert_jax.tools.study import CONFIDENCE, NOT_APART, difference_interval, table_row, write_picture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Standing:
     """How one arm stands so far."""
 
     arm: str
-    rate: float
+    learning_rate: float
     """Its best peak rate of the last phase."""
     at_edge: bool
     """Whether that is the lowest or the highest that was tried."""
@@ -91,6 +91,8 @@ class Standing:
     """Whether the shortest length reaches it for some seed, so that the figures are upper bounds."""
     unreached: int
     """Number of seeds that do not reach the target at the longest length."""
+    missing: int
+    """Number of seeds of which that is not known yet."""
     flops: Mean | None
     """Operations to target; None until a seed has reached it, or if one does not."""
     tokens: Mean | None
@@ -152,7 +154,7 @@ def standings(plan: SpeedrunPlan, progress: Progress, outcomes: Outcomes) -> dic
     """Return how the arms stand whose rate has been found, by their names."""
     found: dict[str, Standing] = {}
     for name in plan.recipes:
-        factor = progress.rate(name)
+        factor = progress.rate_factor(name)
         if factor is None:
             continue
         crossings = [progress.crossing(name, seed) for seed in plan.design.seeds]
@@ -160,7 +162,7 @@ def standings(plan: SpeedrunPlan, progress: Progress, outcomes: Outcomes) -> dic
         figures = [each for each in (reached(each, outcomes, progress.target or 0.0) for each in known) if each]
         unreached = len(known) - len(figures)
         values = [each.flops for each in figures]
-        tried = [run.rate for run in progress.trials(name)]
+        tried = [run.rate_factor for run in progress.trials(name)]
         others, on = {key: [each.flops for each in found[key].reached] for key in found}, plan.design.arms[name]
         compares = bool(values) and not unreached
 
@@ -171,11 +173,12 @@ def standings(plan: SpeedrunPlan, progress: Progress, outcomes: Outcomes) -> dic
         run = Run(name, factor, 1.0, plan.design.seeds[0])
         found[name] = Standing(
             arm=name,
-            rate=plan.config(run).phases[-1].learning_rate,
+            learning_rate=plan.config(run).phases[-1].learning_rate,
             at_edge=len(tried) > 1 and factor in (min(tried), max(tried)),
             reached=tuple(figures),
             too_short=any(each.before is None for each in known),
             unreached=unreached,
+            missing=len(crossings) - len(known),
             flops=mean(values) if compares else None,
             tokens=mean([each.tokens for each in figures]) if compares else None,
             to_reference=to(plan.design.reference) if compares and on else None,
@@ -221,12 +224,12 @@ def speedrun_table(
     whole = plan.flops(Run(plan.design.reference, 1.0, 1.0, plan.base.seed))
     scored = functools.partial(_scored, scores)
     untrained = functools.partial(scored, plan.design.untrained)
-    lines = [f"# {plan.speedrun.title}", "", _row(headings), _row(["---"] * len(headings))]
+    lines = [f"# {plan.speedrun.title}", "", table_row(headings), table_row(["---"] * len(headings))]
     for name, recipe in plan.recipes.items():
         standing, on = found.get(name), recipe.arm.on
         cells = [recipe.arm.title, plan.recipes[on].arm.title if on else "", *["–"] * 6]
         if standing is not None:
-            cells[2] = f"{standing.rate:.3g}{' *' if standing.at_edge else ''}"
+            cells[2] = f"{standing.learning_rate:.3g}{' *' if standing.at_edge else ''}"
             cells[3] = _operations(plan, standing)
             cells[4], cells[5] = _ratio(standing.to_reference), _ratio(standing.to_changed)
             if standing.tokens is not None:
@@ -234,10 +237,10 @@ def speedrun_table(
                 seconds = [each.cpu_seconds for each in standing.reached if each.cpu_seconds is not None]
                 cells[7] = f"{mean(seconds).value:,.0f}" if seconds else "–"
         lines.append(
-            _row([*cells, *(_score(scored(progress.whole(name), each), untrained(each)) for each in measures)])
+            table_row([*cells, *(_score(scored(progress.whole(name), each), untrained(each)) for each in measures)])
         )
     if any(map(untrained, measures)):
-        lines.append(_row(["random weights", *["–"] * 7, *(_score(untrained(each), []) for each in measures)]))
+        lines.append(table_row(["random weights", *["–"] * 7, *(_score(untrained(each), []) for each in measures)]))
     target = "not known yet" if progress.target is None else f"{progress.target:.3f} nats per masked word"
     lengths = plan.design.lengths
     lines += [
@@ -260,14 +263,14 @@ SCORES = (
 
 
 def _operations(plan: SpeedrunPlan, standing: Standing) -> str:
-    longest = plan.design.lengths[-1]
+    longest, known = plan.design.lengths[-1], len(standing.reached) + standing.unreached
+    so_far = f"; {known} of {known + standing.missing} seeds so far" if standing.missing else ""
     if standing.unreached:
-        known = len(standing.reached) + standing.unreached
-        return f"> {longest:g} × ({len(standing.reached)} of {known} seeds reach it)"
+        return f"> {longest:g} × ({len(standing.reached)} of {known} seeds reach it){so_far}"
     if standing.flops is None:
         return "–"
     bound = "≤ " if standing.too_short else ""
-    return f"{bound}{standing.flops.value / 1e12:.3g} TFLOP{_interval(standing.flops.interval, 1e-12)}"
+    return f"{bound}{standing.flops.value / 1e12:.3g} TFLOP{_interval(standing.flops.interval, 1e-12)}{so_far}"
 
 
 def _ratio(found: Ratio | None) -> str:
@@ -297,21 +300,17 @@ def _score(values: list[float], untrained: list[float]) -> str:
     return f"{statistics.fmean(values):.1f}{spread}{f' {NOT_APART}' if same else ''}"
 
 
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def draw_speedrun(plan: SpeedrunPlan, progress: Progress, found: Mapping[str, Standing], outcomes: Outcomes) -> Figure:
     """Return the picture: the final loss of each run over its operations, a line per arm, and the target."""
     figure = Figure(figsize=(10, 5.5), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     panel = figure.subplots()
     for number, name in enumerate(found):
-        rate, colour = progress.rate(name), f"C{number % 10}"
+        factor, colour = progress.rate_factor(name), f"C{number % 10}"
         marker = "osD^v"[number // 10 % 5]
         by_length: dict[float, list[Outcome]] = {}
         for run, outcome in outcomes.items():
-            if run.arm == name and run.rate == rate:
+            if run.arm == name and run.rate_factor == factor:
                 by_length.setdefault(run.length, []).append(outcome)
                 panel.plot(outcome.flops / 1e12, outcome.loss, marker, color=colour, markersize=3, alpha=0.4)
         line = [
@@ -362,7 +361,7 @@ def _results(
             for name, recipe in plan.recipes.items()
         ],
         "runs": [
-            {"arm": run.arm, "learning_rate": plan.config(run).phases[-1].learning_rate, "rate_factor": run.rate}
+            {"arm": run.arm, "learning_rate": plan.config(run).phases[-1].learning_rate, "rate_factor": run.rate_factor}
             | {"length": run.length, "seed": run.seed}
             | dataclasses.asdict(outcome)
             | {"scores": scores.get(run, {})}

@@ -224,21 +224,31 @@ def study_table(study: Study, columns: list[Column], failures: dict[str, str], r
     """
     published = [(name, rows) for each in study.published for name, rows in each.figures.items()]
     headings = ["arm", *(each.heading for each in columns), *(f"{name} (paper)" for name, _ in published)]
-    lines = [f"# {study.title}", "", study.question, "", runs, "", _row(headings), _row(["---"] * len(headings))]
+    lines = [
+        f"# {study.title}",
+        "",
+        study.question,
+        "",
+        runs,
+        "",
+        table_row(headings),
+        table_row(["---"] * len(headings)),
+    ]
     for arm in study.arms:
         ours = [
             _cell(each.figures.get(arm.name), measure.scale)
             for each, measure in zip(columns, study.measures, strict=True)
         ]
         theirs = [str(rows[arm.name]) if arm.name in rows else "" for _, rows in published]
-        lines.append(_row([arm.title, *ours, *theirs]))
+        lines.append(table_row([arm.title, *ours, *theirs]))
     lines += ["", *_notes(study, columns), ""]
     lines += [f"The paper's figures: {each.source}." for each in study.published]
     lines += [f"Failed: {name}: {message}" for name, message in failures.items()]
     return "\n".join(lines) + "\n"
 
 
-def _row(cells: list[str]) -> str:
+def table_row(cells: Sequence[str]) -> str:
+    """Return a line of a table in Markdown."""
     return f"| {' | '.join(cells)} |"
 
 

@@ -30,7 +30,7 @@ from bert_jax.tools import speedrun as speedrun_loop
 from bert_jax.tools import speedrun_report
 from bert_jax.tools.speedrun import OUTCOME, run_speedrun
 from bert_jax.tools.speedrun_plan import Crossing, Design, Progress, Run, scored_arms, speedrun_plan
-from bert_jax.tools.speedrun_report import Outcome, mean, ratio, reached, welch
+from bert_jax.tools.speedrun_report import Outcome, mean, ratio, reached, standings, welch
 from bert_jax.tools.study import write_picture
 from bert_jax.tools.study_plan import Given, given_words, held_out_metrics
 from bert_jax.training.optimizers import optimizer_flops, orthogonalized
@@ -58,7 +58,7 @@ ON = {"bert": "", "half": "bert", "quarter": "half", "worse": "quarter", "never"
 def closed_form(run: Run) -> float:
     """An arm that is k times faster has at length 1/k the loss of the reference at 1; seeds move it by 10 %."""
     seed = 1.1 ** (run.seed - 1)
-    return 5.0 - math.log(run.length * FASTER[run.arm] * seed) + 0.3 * math.log(run.rate / BEST[run.arm]) ** 2
+    return 5.0 - math.log(run.length * FASTER[run.arm] * seed) + 0.3 * math.log(run.rate_factor / BEST[run.arm]) ** 2
 
 
 def test_every_arm_is_run_at_its_best_rate_around_the_target_and_no_further():
@@ -66,9 +66,12 @@ def test_every_arm_is_run_at_its_best_rate_around_the_target_and_no_further():
     progress, order = simulated(design, closed_form)
     assert progress.target == pytest.approx(5.0)
     # Around the best rate of what they change: 2, 2 · 2, 4 · 1; "worse" has a rate of its own: 1 · 1.
-    assert {arm: progress.rate(arm) for arm in ON} == {"bert": 2.0, "half": 4.0, "quarter": 4.0, "worse": 1.0} | {
-        "never": 2.0
-    }
+    assert {arm: progress.rate_factor(arm) for arm in ON} == {
+        "bert": 2.0,
+        "half": 4.0,
+        "quarter": 4.0,
+        "worse": 1.0,
+    } | {"never": 2.0}
     outcomes = {run: Outcome(closed_form(run), 0.0, 1e12 * run.length, 1, None) for run in order}
     for arm, factor in FASTER.items():
         for seed in range(3):
@@ -88,9 +91,11 @@ def test_every_arm_is_run_at_its_best_rate_around_the_target_and_no_further():
 
 def test_a_run_that_failed_counts_as_one_that_does_not_get_there():
     design = Design({"bert": "", "a": "bert"}, frozenset(), (1.0, 2.0), LENGTHS, (0,))
-    fails = lambda run: math.inf if run.arm == "a" and (run.rate == 2 or run.length < 0.9) else 5 - math.log(run.length)
+    fails = lambda run: (
+        math.inf if run.arm == "a" and (run.rate_factor == 2 or run.length < 0.9) else 5 - math.log(run.length)
+    )
     progress, order = simulated(design, fails)
-    assert progress.rate("a") == 1.0
+    assert progress.rate_factor("a") == 1.0
     crossing = progress.crossing("a", 0)
     outcomes = {run: Outcome(fails(run), 0.0, run.length, 1, 2.0) for run in order if math.isfinite(fails(run))}
     assert crossing.after.length == 1.0 and reached(crossing, outcomes, progress.target).flops == 1.0
@@ -98,7 +103,7 @@ def test_a_run_that_failed_counts_as_one_that_does_not_get_there():
     for broken in ("a", "bert"):
         progress, order = simulated(design, lambda run: math.inf if run.arm == broken else 5 - math.log(run.length))
         tried = 3 if broken == "a" else 2  # "a" looks for the target with one rate below length 1
-        assert progress.rate(broken) is None and len([run for run in order if run.arm == broken]) == tried
+        assert progress.rate_factor(broken) is None and len([run for run in order if run.arm == broken]) == tried
 
 
 def test_the_shortest_length_may_reach_the_target_and_scores_take_length_one():
@@ -188,7 +193,7 @@ def speedrun(small_store, tmp_path_factory) -> Speedrun:
                 phases=({"steps": Share(0.75), "sequence_length": 16, "batch_size": 32}, {"learning_rate": 5e-3}),
             ),
         ),
-        rates=(1.0,),
+        rate_factors=(1.0,),
         lengths=(0.5, 1.0, 2.0),
         seeds=1,
         sequence_length=24,
@@ -199,8 +204,9 @@ def speedrun(small_store, tmp_path_factory) -> Speedrun:
 
 
 def planned(speedrun: Speedrun, workdir="never", words: tuple[str, ...] = (), **options):
-    plan = speedrun_plan(speedrun, SpeedrunConfig(workdir=str(workdir), **options), given_words(list(words)))
-    plan.describe(jax.devices()[:1])
+    options = SpeedrunConfig(workdir=str(workdir), **options)
+    plan = speedrun_plan(speedrun, options, given_words(list(words)), jax.devices()[:1])
+    assert plan.models.keys() == plan.recipes.keys()
     return plan
 
 
@@ -269,6 +275,22 @@ def test_the_common_loss_is_that_of_an_independent_evaluation(plan, finished):
 
 class Killed(BaseException):
     """In place of kill -9."""
+
+
+def test_a_table_says_of_how_many_seeds_it_knows_so_far(speedrun):
+    plan = planned(speedrun, seeds=2, arms=("single",))
+
+    def table(losses: dict[Run, float]) -> str:
+        progress = Progress(plan.design, losses)
+        outcomes = {run: Outcome(loss, 0.1, plan.flops(run), 1, None) for run, loss in losses.items()}
+        return speedrun_report.speedrun_table(plan, progress, standings(plan, progress, outcomes), {}, {})
+
+    _, order = simulated(plan.design, loss := lambda run: 5 - math.log(run.length) - (run.arm == "single") * 0.5)
+    losses = {run: loss(run) for run in order}
+    second = [run for run in order if run.arm == "single" and run.seed == 1]
+    assert second and " so far" not in table(losses)
+    reference, single = table({run: value for run, value in losses.items() if run not in second}).splitlines()[4:6]
+    assert "single" in single and "; 1 of 2 seeds so far |" in single and " so far" not in reference
 
 
 @pytest.fixture
@@ -431,7 +453,7 @@ def different(config):
         ({"arms": (SpeedrunArm(name="a"), SpeedrunArm(name="b", on="c"))}, "changes 'c', which is no arm before it: a"),
         ({"lengths": (0.5, 2.0)}, "lengths=0.5,2 must include 1"),
         ({"lengths": (1.0, 0.5)}, "lengths=1,0.5 must be positive numbers, ascending"),
-        ({"rates": ()}, "rates= must be positive"),
+        ({"rate_factors": ()}, "rate_factors= must be positive"),
         ({"seeds": 0}, "seeds=0"),
         ({"measures": (Measure(metric="accuracy", of="mnli"),)}, "'mnli'; the tasks are topics"),
         (
@@ -497,7 +519,7 @@ def test_an_arm_is_measured_and_continued_as_its_last_phase_and_its_run_are(spee
     monkeypatch.setattr(speedrun_loop, "check_continues", compared.append)
     run = Run("first", 1.0, 1.0, 0)
     values = {"loss": 1.0, "accuracy": 0.0, "flops": float(plan.flops(run)), "tokens": 1}
-    speedrun_loop.Work(plan, jax.devices()[:1])._outcome(run, values, tmp_path)
+    speedrun_loop.Work(plan)._outcome(run, values, tmp_path)
     assert compared[0].model == dataclasses.replace(plan.config(run).model, vocab_size=200)  # as config.json has it
     assert plan.model(run).config.hidden_dropout == 0.0 < compared[0].model.hidden_dropout
 
