@@ -616,6 +616,7 @@ def described(
         first.objective,
         resumed or branch is not None,
         config.init_from_changes,
+        config.phases[0].changes,
         config.init_from_depth,
         config.init_from_width,
     )

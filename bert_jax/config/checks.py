@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 from bert_jax.config.objective import ReplacedTokens
@@ -25,8 +26,9 @@ from bert_jax.config.pretraining import (
     config_of_phase,
     in_phase,
     num_predicted,
-    resolve_phases,
+    schedule_length,
     traced_steps,
+    warmup_steps,
 )
 from bert_jax.errors import UserError, need_cloud_storage, need_extra, need_no_negative, need_positive, need_share
 
@@ -163,12 +165,10 @@ def check(config: Config) -> Config:
         raise UserError("phases is empty; a run needs at least one PhaseConfig")
     if config.total_steps > INT32[1]:
         raise UserError(f"the phases have {config.total_steps:,} steps together; a run has at most {INT32[1]:,}")
-    for index, phase in enumerate(config.phases):
-        if phase.changes:
-            _check_changes(config, index)
+    seen = [_checked_changes(config, index) for index in range(len(config.phases))]
     resolve_mixtures(config)
-    for index, phase in enumerate(config.phases):
-        _check_phase(config, index, phase)
+    for index in range(len(config.phases)):
+        _check_phase(config, index, seen)
     return config
 
 
@@ -180,9 +180,15 @@ def _check_trained(config: Config) -> None:
     config.objective.check(config)
 
 
-def _check_changes(config: Config, index: int) -> None:
-    """Raise a UserError if what a phase replaces has no effect, does not fit, or needs arrays of its own."""
-    changes, objective = config.phases[index].changes, config.objective
+def _checked_changes(config: Config, index: int) -> Config:
+    """Return the options as a phase sees them.
+
+    Raises:
+      UserError: what it replaces has no effect, does not fit, or needs arrays of its own.
+    """
+    if not (changes := config.phases[index].changes):
+        return config
+    objective = config.objective
     if name := changes.get("objective.name"):
         own = {
             "objective.distillation.teacher": objective.taught and objective.taught.teacher,
@@ -201,6 +207,7 @@ def _check_changes(config: Config, index: int) -> None:
         _check_trained(seen)
     except UserError as error:
         raise in_phase(index, error) from None
+    return seen
 
 
 def _check_source(config: Config) -> None:
@@ -275,8 +282,9 @@ def _check_data(config: Config) -> None:
     need_no_negative(masking, "masking.", "loss_epsilon")
 
 
-def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
-    prefix, seen = f"phases.{index}.", config_of_phase(config, index)
+def _check_phase(config: Config, index: int, views: Sequence[Config]) -> None:
+    """Raise a UserError if a value of a phase does not fit; `views` are the options as each phase sees them."""
+    prefix, phase, seen = f"phases.{index}.", config.phases[index], views[index]
     need_positive(phase, prefix, "steps", "sequence_length", "batch_size", "micro_batches", "learning_rate")
     seen.objective.check_phase(phase, prefix)
     if phase.sequence_length > config.model.longest_sequence:
@@ -287,11 +295,8 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
             "shorten the sequences"
         )
     if seen.model.window is not None:
-        windows = [config_of_phase(config, number).model.window for number in range(len(config.phases))]
-        pairs = zip(config.phases, windows, strict=True)
-        seen.model.window.check_length(
-            max(each.sequence_length for each, window in pairs if window == seen.model.window)
-        )
+        window, pairs = seen.model.window, zip(config.phases, views, strict=True)
+        window.check_length(max(each.sequence_length for each, view in pairs if view.model.window == window))
     if phase.sequence_length < 8:
         raise UserError(
             f"{prefix}sequence_length={phase.sequence_length} is too short for [CLS] A [SEP] B [SEP]; the minimum is 8"
@@ -317,9 +322,9 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
             f"out, or give {prefix}schedule=restart"
         )
     if index == 0 or phase.schedule == "restart":
-        resolved = resolve_phases(config)[index]
-        length, warmup = resolved.schedule_length, resolved.warmup_steps
-        _check_warmup(prefix, warmup, config.schedule.cooldown_steps, length)
+        _check_warmup(
+            prefix, warmup_steps(config, index), config.schedule.cooldown_steps, schedule_length(config, index)
+        )
 
 
 def _check_warmup(prefix: str, warmup: int, cooldown: int, length: int) -> None:

@@ -53,6 +53,12 @@ def option(
     return field
 
 
+@functools.cache
+def _types(kind: type) -> Mapping[str, Any]:
+    """Return the types of the fields of a dataclass, whose annotations take long to evaluate."""
+    return typing.get_type_hints(kind)
+
+
 def has_effect(options: Any, field: dataclasses.Field[Any]) -> bool:
     """Return whether the option that a field belongs to, if any, has a value with which this one has an effect."""
     if not (of := field.metadata.get("of")):
@@ -294,7 +300,7 @@ def choosing(kind: Any) -> Mapping[str, str]:
 def choices_of(owner: type) -> dict[str, Choice]:
     """Return the kinds of each field of a dataclass that has several, by the name of the field."""
     fields: list[Any] = [field for field in dataclasses.fields(owner) if "kinds" in field.metadata]
-    hints = typing.get_type_hints(owner) if fields else {}
+    hints = _types(owner) if fields else {}
     return {field.name: Choice(_kinds_in(hints[field.name]), **field.metadata["kinds"]) for field in fields}
 
 
@@ -307,7 +313,7 @@ def below(field: dataclasses.Field[Any]) -> str:
 def _groups(owner: type) -> dict[str, tuple[Choice, bool]]:
     """Return the kinds of each field of a dataclass that holds options, and whether it is a tuple of them."""
     groups: dict[str, tuple[Choice, bool]] = {}
-    for name, hint in typing.get_type_hints(owner).items():
+    for name, hint in _types(owner).items():
         several = typing.get_origin(hint) is tuple
         if kinds := _kinds_in(typing.get_args(hint)[0] if several else hint):
             groups[name] = choices_of(owner).get(name, Choice(kinds)), several
@@ -322,7 +328,7 @@ def _kinds_in(hint: Any) -> tuple[Any, ...]:
 @functools.cache
 def dotted_names(kind: Any) -> tuple[str, ...]:
     """Return the dotted names of the options of a dataclass as they are spelled, those of every kind of its fields."""
-    hints, choices, names = typing.get_type_hints(kind), choices_of(kind), []
+    hints, choices, names = _types(kind), choices_of(kind), []
     for field in dataclasses.fields(kind):
         inner = [name for each in _kinds_in(hints[field.name]) for name in dotted_names(each)]
         found = [*(choices[field.name].tags if field.name in choices else ()), *inner]
@@ -407,7 +413,7 @@ def _put(values: Any, path: list[str], value: Any, option: str) -> None:
 
 def _as_kind(kind: Any, value: Any) -> Any:
     """Return an instance of a kind with those values of another that it can have."""
-    hints, choices, shared = typing.get_type_hints(kind), choices_of(kind), {}
+    hints, choices, shared = _types(kind), choices_of(kind), {}
     names = {field.name for field in dataclasses.fields(kind)}
     for name, found in field_values(type(value), value).items() if value is not None else ():
         if name in choices:
@@ -464,7 +470,7 @@ def from_dict(
     _need_object(values, cls.__name__, path)
     names = dict.fromkeys([*choosing(cls), *spelled_names(cls)])
     _need_known(values, names, cls.__name__, path, others)
-    hints, choices, missing = typing.get_type_hints(cls), choices_of(cls), []
+    hints, choices, missing = _types(cls), choices_of(cls), []
     arguments = _younger(cls) if complete else {}
     for field in dataclasses.fields(cls):
         choice = choices.get(field.name)
@@ -690,7 +696,7 @@ def _rules(kind: Any) -> dict[str, tuple[Resume | None, bool]]:
     They are by dotted names, with N for an index. The rule of a field that holds options, or several values, is that of
     all below it.
     """
-    hints, rules = typing.get_type_hints(kind), {}
+    hints, rules = _types(kind), {}
     for field in dataclasses.fields(kind):
         hint, own = hints[field.name], (field.metadata.get("resume"), field.metadata.get("hosts_differ", False))
         name, start = field.name, below(field)

@@ -245,7 +245,11 @@ class Report:
 
 
 def check_architecture(
-    stored: StoredModel, config: EncoderConfig, option: str = "init_from", changes: Collection[str] = ()
+    stored: StoredModel,
+    config: EncoderConfig,
+    option: str = "init_from",
+    changes: Collection[str] = (),
+    replaced: Collection[str] = (),
 ) -> None:
     """Raise one UserError that lists every option in which a run differs from the stored model, ready to paste.
 
@@ -253,6 +257,7 @@ def check_architecture(
       option: the one that named the stored model: init_from, or that of a teacher, whose student may also start from
         random parameters.
       changes: options that may differ (init_from_changes).
+      replaced: options of the run, by their dotted names, that its first phase replaces.
     """
     longer = config.max_position_embeddings > stored.model.max_position_embeddings
     differing = {
@@ -262,7 +267,11 @@ def check_architecture(
     }
     if differing:
         shown = "; ".join(f"model.{name} is {here} here and {there} there" for name, (here, there) in differing.items())
-        options = " ".join(f"--model.{name}={there}" for name, (_, there) in differing.items() if there != _ABSENT)
+        there = {f"model.{name}": value for name, (_, value) in differing.items() if value != _ABSENT}
+        if "model.direction" in there and "objective.name" in replaced:  # which reads in the direction that differs
+            there["objective.name"] = "masked_words" if there["model.direction"] == "both" else "left_to_right"
+        of_phase = {name: "phases.0." if name in replaced else "" for name in there}
+        options = " ".join(f"--{of_phase[name]}{name}={value}" for name, value in there.items())
         random = "" if option == "init_from" else "; or, to start from random parameters, --init_from_layers="
         if not random and set(differing) <= set(get_args(RetrainedOption)):
             random = f"; or, to train it on as another function, --init_from_changes={','.join((*changes, *differing))}"
@@ -381,6 +390,7 @@ def open_source(
     objective: ObjectiveConfig,
     resumed: bool,
     changes: Collection[str] = (),
+    replaced: Collection[str] = (),
     depth: Depth = "same",
     width: Width = "same",
 ) -> StoredModel | None:
@@ -395,6 +405,7 @@ def open_source(
       objective: for which that is trained.
       resumed: whether the run resumes.
       changes: init_from_changes.
+      replaced: options of the run that its first phase replaces.
       depth: init_from_depth.
       width: init_from_width.
 
@@ -413,7 +424,7 @@ def open_source(
     source = source.without(STATE_PROJECTION)  # to a teacher that need not be that of this run
     source = with_layers(source, layers, model) if layers else source
     source = grown(source, model, depth, width)
-    check_architecture(source, model, option, changes)
+    check_architecture(source, model, option, changes, replaced)
     if isinstance(objective, ReplacedTokens):
         return with_generator(source, model, objective.generator)
     return source

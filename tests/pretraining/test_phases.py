@@ -60,13 +60,14 @@ from bert_jax.config.pretraining import (
     StatusConfig,
     phase_notes,
 )
+from bert_jax.console import parse
 from bert_jax.data.masking import num_predictions
 from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
-from bert_jax.pretraining import make_learner
+from bert_jax.pretraining import described, make_learner
 from bert_jax.tools.doctor import run_checks
 from bert_jax.tools.replay import replay
 from bert_jax.tools.report import events as table_of_events
@@ -406,6 +407,18 @@ def test_a_stored_step_is_opened_as_the_phase_that_took_it_computed_it(trained, 
     convert(steps[3], tmp_path / "converted", to="bert_jax")
     assert open_stored(str(tmp_path / "converted")).model.direction == "left_to_right"
     assert open_stored(trained.workdir).history["config"]["model"]["direction"] == "both"
+
+
+def test_a_trained_run_is_continued_by_its_own_options_with_what_the_message_says(trained, tmp_path):
+    """Its first phase reads from left to right, and what it has learned reads both ways."""
+    mesh = sharding.make_mesh(trained.mesh, jax.devices()[:1])
+    again = dataclasses.replace(trained, workdir=str(tmp_path / "run"), init_from=trained.workdir)
+    with pytest.raises(UserError, match="model.direction is left_to_right here and both there") as caught:
+        described(again, mesh)
+    given = str(caught.value).partition("add: ")[2].partition("; or,")[0].split()
+    assert given == ["--phases.0.model.direction=both", "--phases.0.objective.name=masked_words"]
+    learner = described(parse(again, given, "bert-jax pretrain"), mesh).learner
+    assert [each.model.config.direction for each in learner.objectives] == ["both", "both"]
 
 
 def test_status_report_and_doctor_know_the_phase(trained):
