@@ -731,7 +731,7 @@ def average(arguments: list[str]) -> None:
     """
     models, words = positionals(arguments, usage(average), "MODEL")
     options = parse(commands.AverageConfig(), words, *described(average))
-    options.check(len(models))
+    options.check(models)
     need_place_to_write(options.output)
     from bert_jax.pretrained.averages import run_average
 

@@ -57,8 +57,16 @@ def run_inspect(path: str, config: InspectConfig, console: Console | None = None
         _print_as_examples(console, store, dataclasses.replace(config, document=passages[0].document))
 
 
+LONGEST_ROW = 1 << 16
+"""Longest rows that are made to be looked at."""
+
+
 def _print_as_examples(console: Console, store: Store, config: InspectConfig) -> None:
     """Print the document and the examples that a run with these options makes of it."""
+    if config.sequence_length > LONGEST_ROW:
+        raise UserError(
+            f"sequence_length={config.sequence_length} is more than {LONGEST_ROW:,}, the longest rows that are shown"
+        )
     run = check(
         Config(
             model=ModelConfig(max_position_embeddings=max(512, config.sequence_length)),

@@ -176,6 +176,11 @@ def _check_trained(config: Config) -> None:
     """Raise a UserError if model, data, masks and objective do not fit together."""
     config.objective.check_model(config.model)
     config.model.check()
+    if config.optimizer.name == "lamb" and getattr(config.model, "scaling", None) is not None:
+        raise UserError(
+            "optimizer.name=lamb takes the size of an update from the array, so model.scaling cannot scale its rate; "
+            "use optimizer.name=adamw, or model.scaling.base_hidden_size=None"
+        )
     _check_data(config)
     config.objective.check(config)
 
@@ -201,7 +206,14 @@ def _checked_changes(config: Config, index: int) -> Config:
                     f"phases.{index}.objective.name={name} needs other arrays than {option}={value}, and all phases of "
                     "a run train the same ones; leave one of them out, or start another run from this one (init_from)"
                 )
+    if (window := changes.get("model.local_window", 0)) < 0:
+        raise UserError(f"phases.{index}.model.local_window={window} must be a number of tokens, or 0 for none")
     seen = config_of_phase(config, index)
+    if "model.rope_local_theta" in changes and seen.model.window is None:
+        raise UserError(
+            f"phases.{index}.model.rope_local_theta={changes['model.rope_local_theta']} is the base of rope in layers "
+            "with a window, and the phase has none; give model.local_window too, or leave it out"
+        )
     try:
         check_effects(seen, given=changes)
         _check_trained(seen)

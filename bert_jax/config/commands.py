@@ -8,7 +8,7 @@ import dataclasses
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, Self, get_args
 
 from bert_jax.config.corpora import LONGEST_LINE, MOST_EXPANSION, CorpusFormat, PrepareConfig, PreparedTextConfig
@@ -633,20 +633,26 @@ class AverageConfig:
     """Number of steps of a single run to average, the newest ones. 0: each model that is named counts once, a run with
     its newest step."""
 
-    def check(self, models: int) -> None:
-        """Raise a UserError if an option does not suit the number of `models` that are named."""
+    def check(self, models: Sequence[str | os.PathLike[str]]) -> None:
+        """Raise a UserError if a model is named twice, or an option does not suit the number of `models`."""
         check_kinds(self)
         check_numbers(self)
         if not self.output:
             raise UserError("--output is missing: give a new directory for the average")
         at_least(0, last=self.last)
-        if self.last and models != 1:
-            raise UserError(f"last={self.last} takes steps of one run, but {models} models are named; name one run")
-        if (self.last or models) < 2:
+        number = self.last or len(models)
+        if self.last and len(models) != 1:
+            raise UserError(
+                f"last={self.last} takes steps of one run, but {len(models)} models are named; name one run"
+            )
+        if number < 2:
             raise UserError(
                 "an average is made of at least two models; name more, such as RUN:1000 RUN:2000, or give --last=3"
             )
-        self.method.check(self.last or models)
+        places = [os.path.realpath(os.path.expanduser(model)) for model in models]
+        if twice := [model for model, place in zip(models, places, strict=True) if places.count(place) > 1]:
+            raise UserError(f"{twice[0]} is named twice; name each model once (--shares says how much one counts)")
+        self.method.check(number)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

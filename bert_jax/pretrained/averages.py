@@ -57,7 +57,7 @@ def average(
 
 def _write(models: Sequence[str | os.PathLike[str]], options: AverageConfig) -> StoredModel:
     """Write the average and return what was written."""
-    options.check(len(models))
+    options.check(models)
     check_destination(options.output)
     result = averaged(open_sources(models, options.last), options.method)
     with new_directory(options.output) as directory:

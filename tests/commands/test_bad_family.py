@@ -29,6 +29,8 @@ rope with odd heads: {pretrain("modernbert_mini")} --model.hidden_size=36
     -> model.positions=rope | model.num_heads=4 makes heads of 9 | even
 a window as wide as the sequence: {pretrain("modernbert_mini")} --model.local_window=32
     -> model.local_window=32 | sequence_length=32 | set it to 30 at most
+rates of widths with LAMB: {pretrain("bert_mini")} --optimizer.name=lamb --model.scaling.base_hidden_size=16
+    -> optimizer.name=lamb takes the size of an update | model.scaling.base_hidden_size=None
 relative positions beside rope: {pretrain("deberta_v3_mini")} --model.positions=rope
     -> model.positions=rope cannot be combined | set model.positions=none
 # Objectives.

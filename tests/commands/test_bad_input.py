@@ -64,6 +64,8 @@ a garbled manifest: {PRETRAIN} --data.path=@/garbled_store -> manifest.json is n
 a newer manifest: {PRETRAIN} --data.path=@/newer_store -> version 2 | reads version 1
 a manifest of wrong types: {PRETRAIN} --data.path=@/retyped_store -> shards='many' | must be a list
 a store without its vocabulary: {PRETRAIN} --data.path=@/no_tokenizer_store -> no_tokenizer_store/tokenizer
+inspect rows of a gigabyte: inspect @/store --sequence_length=1000000000
+    -> sequence_length=1000000000 is more than 65,536 | longest rows
 inspect no store: inspect @/nothing -> nothing is not a token store
 evaluation store of another vocabulary: {PRETRAIN} --data.eval_path=@/other_store
     -> data.eval_path= | a vocabulary different from that of data.path= | prepare it again
@@ -148,8 +150,9 @@ a branch without an end: {BRANCH} --steps=2 -> nothing is left to do | give more
 # Averages.
 average nothing: average -> MODEL… | usage
 an average without a place: average @/run @/run -> --output is missing | a new directory
-an average over a run: average @/run @/run --output=@/run -> run is not empty | give a new directory
+an average over a run: average @/run @/other_run --output=@/run -> run is not empty | give a new directory
 an average of one model: {AVERAGE} --output=@/new -> at least two models
+an average of a model with itself: {AVERAGE} @/run/ --output=@/new -> run is named twice | --shares
 an average with no run: {AVERAGE} @/nothing --output=@/new -> nothing | no model in
 an average with a step that is gone: {AVERAGE} @/run:7 --output=@/new
     -> step 7 of | run is not there; other steps there: 2

@@ -208,6 +208,15 @@ WRONG = {
         ROPE | {"phases": (phase(), phase(model=PhaseModel(local_window=40)))},
         r"model\.local_window=40 .*sequence_length=32",
     ),
+    "a base for windows where there are none": (
+        {"model": ModelConfig(positions=Rope(), window=Window(local_window=8))}
+        | {"phases": (phase(model=PhaseModel(local_window=0, rope_local_theta=2e4)),)},
+        r"phases\.0\.model\.rope_local_theta=20000\.0 is the base of rope in layers with a window",
+    ),
+    "a window of less than nothing": (
+        ROPE | {"phases": (phase(model=PhaseModel(local_window=-3)),)},
+        r"phases\.0\.model\.local_window=-3 must be .* 0 for none",
+    ),
     "an option without effect": (
         {"phases": (phase(masking=PhaseMasking(ngram_max=2)),)},
         r"phases\.0 replaces: masking\.ngram_max=2 belongs to masking\.unit=ngram",
