@@ -1,4 +1,4 @@
-"""`bert-jax info`: the cost of a configuration, by arithmetic alone; it needs neither data nor an accelerator."""
+"""`bert-jax info`: the cost of a configuration, by arithmetic alone; it needs no accelerator, and data only if named."""
 
 import dataclasses
 from typing import Any
@@ -23,7 +23,9 @@ from bert_jax.config import (
     max_predictions,
     resolve_stages,
 )
+from bert_jax.config.checks import training_paths
 from bert_jax.config.pretraining import phase_notes
+from bert_jax.data.store import open_store
 from bert_jax.models import costs
 from bert_jax.models.bert_parameters import word_parameters
 from bert_jax.models.costs import computed_flops, run_activation_bytes, run_flops, trained_encoders, trained_parameters
@@ -48,11 +50,15 @@ def run_info(config: Config) -> None:
     """Print parameters by part, operations and memory by sequence length, and the totals of each phase."""
     console = Console(highlight=False)
     if config.model.vocab_size is None:
-        size = config.model.assumed_vocab_size
-        console.print(
-            f"model.vocab_size is not set (a run takes it from the token store); {size:,} is assumed, as in the "
-            "published models of this form."
-        )
+        if stores := training_paths(config):
+            size = open_store(stores[0], config.data.cache).vocab_size
+            console.print(f"{size:,} entries, as in the vocabulary of {stores[0]}.", markup=False, soft_wrap=True)
+        else:
+            size = config.model.assumed_vocab_size
+            console.print(
+                f"model.vocab_size is not set (a run takes it from the token store); {size:,} is assumed, as in the "
+                "published models of this form."
+            )
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=size))
     teacher_size, whole = _teacher_size(config), _with_all_heads(config)
     console.print(parameter_table(whole, teacher_size))

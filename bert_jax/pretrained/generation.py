@@ -130,37 +130,41 @@ def _fill_in(
             places = np.flatnonzero(draft.ids == mask_id)
             scores = np.stack(logits)[:, : tokenizer.vocab_size].astype(np.float64)
             scores[:, marks] = -np.inf  # no text has them
-            words, confidence = _drawn(scores, places, draft, temperature)
-            kept = _kept(order, confidence, places, draft)
-            draft.ids[places[kept]] = words[kept]
+            chosen = _chosen(order, places, draft)
+            words, confidence = _drawn(scores[chosen], places[chosen], draft, temperature)
+            if order == "confidence":
+                surest = np.argsort(-confidence, kind="stable")[: draft.next_count()]
+                chosen, words = chosen[surest], words[surest]
+            draft.ids[places[chosen]] = words
             draft.step += 1
+
+
+def _chosen(order: UnmaskingOrder, places: np.ndarray, draft: Draft) -> np.ndarray:
+    """Return which of the masks get a word, int64 [N]: those of this step, or all if their words decide on it."""
+    if order == "confidence":
+        return np.arange(len(places))
+    if order == "left_to_right":
+        return np.arange(draft.next_count())
+    keys = bits(draft.key, Stream.GENERATED_PLACE, draft.step, places)
+    return np.argsort(keys, kind="stable")[: draft.next_count()]
 
 
 def _drawn(scores: np.ndarray, places: np.ndarray, draft: Draft, temperature: float) -> tuple[np.ndarray, np.ndarray]:
     """Return a word for each mask, int64 [M], and its probability without temperature, from scores [M, V]."""
     shares = softmax(scores)
-    if temperature:
-        if temperature != 1:
-            with np.errstate(over="ignore"):  # at a very low one all but the first word are infinitely far behind
-                scores = (scores - scores.max(axis=1, keepdims=True)) / temperature
-        sums = np.cumsum(shares if temperature == 1 else softmax(scores), axis=1)
+    if not temperature:
+        words = scores.argmax(axis=1)
+    else:
+        sums = np.cumsum(shares if temperature == 1 else _tempered(scores, temperature), axis=1)
         draws = uniform(bits(draft.key, Stream.GENERATED_WORD, draft.step, places))
         # The first entry whose sum is above the draw; one without a share has the sum of the entry before it.
         words = (sums <= (draws * sums[:, -1])[:, None]).sum(axis=1)
-    else:
-        words = scores.argmax(axis=1)
     return words, np.take_along_axis(shares, words[:, None], axis=1)[:, 0]
 
 
-def _kept(order: UnmaskingOrder, confidence: np.ndarray, places: np.ndarray, draft: Draft) -> np.ndarray:
-    """Return which of the masks, int64 [N], are filled in."""
-    if order == "left_to_right":
-        first = np.arange(len(places))
-    elif order == "random":
-        first = np.argsort(bits(draft.key, Stream.GENERATED_PLACE, draft.step, places), kind="stable")
-    else:
-        first = np.argsort(-confidence, kind="stable")
-    return first[: draft.next_count()]
+def _tempered(scores: np.ndarray, temperature: float) -> np.ndarray:
+    with np.errstate(over="ignore"):  # at a very low one all but the first word are infinitely far behind
+        return softmax((scores - scores.max(axis=1, keepdims=True)) / temperature)
 
 
 def _text(tokenizer: Any, ids: np.ndarray) -> str:

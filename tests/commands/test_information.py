@@ -28,6 +28,7 @@ from bert_jax.config import (
 from bert_jax.config.commands import InspectConfig
 from bert_jax.config.objective import DistillationConfig
 from bert_jax.console import load_config, parse
+from bert_jax.data.store import open_store
 from bert_jax.devices import hardware
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types import type_to_write
@@ -46,6 +47,17 @@ def test_information_prints_the_figures_of_the_original_run(capsys):
     run_info(Config(model=ModelConfig(vocab_size=CASED, norm_position="pre")))
     printed = capsys.readouterr().out
     assert "assumed" not in printed and "final norm" in printed
+
+
+def test_information_counts_the_vocabulary_of_the_stores_that_are_named(tmp_path, capsys):
+    store = str(write_store(SyntheticStore(random_documents(3)), tmp_path, documents_per_shard=3))
+    size = open_store(store).vocab_size
+    for data in (DataConfig(path=store), DataConfig(mixture=f"{store}=1")):
+        run_info(Config(model=ModelConfig(hidden_size=16, num_layers=1, num_heads=2), data=data))
+        printed = capsys.readouterr().out
+        run_info(Config(model=ModelConfig(hidden_size=16, num_layers=1, num_heads=2, vocab_size=size)))
+        first, _, rest = printed.partition("\n")
+        assert first == f"{size:,} entries, as in the vocabulary of {store}." and rest == capsys.readouterr().out
 
 
 def test_the_operations_of_a_phase_are_those_of_a_run_of_its_options_alone(capsys):

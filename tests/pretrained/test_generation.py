@@ -15,7 +15,7 @@ from pretrained_model import CONFIG, SMALL, TOKENIZER, loaded, stored_model
 from bert_jax.cli import writing
 from bert_jax.config.commands import GenerateConfig
 from bert_jax.errors import UserError
-from bert_jax.pretrained.generation import Draft, _draft, _drawn, _kept, generate
+from bert_jax.pretrained.generation import Draft, _chosen, _draft, _drawn, generate
 
 TEXT = "the [MASK] sat [MASK] [MASK] house"
 
@@ -73,7 +73,7 @@ def test_every_order_of_random_places_is_as_likely(model):
     for sample in range(count):
         draft, left, order = _draft(model, TEXT, GenerateConfig(order="random"), sample), np.array(masks), ()
         for draft.step in range(3):
-            (kept,) = _kept("random", np.arange(float(len(left))), left, draft)  # whatever the model is surest of
+            (kept,) = _chosen("random", left, draft)  # whatever the model is surest of
             order, left = (*order, int(left[kept])), np.delete(left, kept)
         found[order] += 1
     assert set(found) == set(itertools.permutations(masks))
