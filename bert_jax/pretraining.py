@@ -65,7 +65,7 @@ from bert_jax.objectives.objective import Objective, ObjectiveFamily, records
 from bert_jax.parameters import state_names
 from bert_jax.pretrained.initialization import Report, initialize, open_source, source_fingerprint, table_rows
 from bert_jax.pretrained.teacher import open_teacher
-from bert_jax.training.evaluation import Evaluation, make_samples
+from bert_jax.training.evaluation import Evaluation, Samples, make_samples
 from bert_jax.training.events import Events, HostTimes
 from bert_jax.training.learner import Learner, check_own_names, phase_advice, qualified, state_advice
 from bert_jax.training.metrics import Metrics, Rates, WallTime, read_rows
@@ -327,7 +327,7 @@ class PhaseTask:
         evaluates_first: bool,
     ):
         config, learner, corpus = problem.config, problem.learner, problem.corpus
-        shardings, mesh, events = learner.shardings, learner.mesh, opened.events
+        mesh, events = learner.mesh, opened.events
         self.config, self.learner, self.phase, self.program, self.begin = config, learner, phase, program, begin
         self._opened, self._evaluates_first = opened, evaluates_first
         self.end: int = phase.end
@@ -338,23 +338,10 @@ class PhaseTask:
         self._evaluation = self._samples = self._unigram = None
         self._objective, self._main = learner.objectives[phase.index], learner.main[phase.index]
         if corpus.held_out:
-            self._evaluation = Evaluation(
-                self._objective,
-                config.evaluation,
-                held_out_examples(config, phase, corpus.held_out),
-                corpus.shares(phase),
-                mesh,
-                shardings.params,
-                learner.frozen,
-            )
+            self._evaluation, self._samples = self._held_out(corpus)
             if unigram := self._evaluation.unigram(self.examples):
                 self._unigram = unigram
                 events.write("baseline", begin, **unigram)
-            tokenizer, samples = corpus.store.tokenizer(), config.evaluation.samples
-            options, shardings = config_of_phase(config, phase.index).objective, shardings.params
-            self._samples = make_samples(
-                self._objective.model, self._evaluation, tokenizer, options, shardings, samples
-            )
         rates = Rates(peak_flops(mesh), wall_time=opened.wall_time)
         places_after = sum(each.steps * each.tokens_per_step for each in learner.stages if each.begin >= phase.end)
         self._guard = guard = Guard(config.faults, position.guard_of(phase.index))
@@ -375,6 +362,16 @@ class PhaseTask:
             lambda step: dataclasses.replace(self.position(step), guard=guard.memory()).to_dict(),
         )
         self._owes_save, self._drawn = False, time.monotonic()
+
+    def _held_out(self, corpus: Corpus) -> tuple[Evaluation, Samples | None]:
+        """Return what measures the held-out texts, and what shows some of them."""
+        config, phase, learner, objective = self.config, self.phase, self.learner, self._objective
+        shardings = learner.shardings.params
+        examples, shares = held_out_examples(config, phase, corpus.held_out), corpus.shares(phase)
+        evaluation = Evaluation(objective, config.evaluation, examples, shares, learner.mesh, shardings, learner.frozen)
+        tokenizer, options = corpus.store.tokenizer(), config_of_phase(config, phase.index).objective
+        samples = make_samples(objective.model, evaluation, tokenizer, options, shardings, config.evaluation.samples)
+        return evaluation, samples
 
     def position(self, step: int) -> Position:
         """Return where the run is in its data after `step`, without what the guard remembers."""

@@ -1,4 +1,4 @@
-"""`bert-jax info`: the cost of a configuration, by arithmetic alone; it needs no accelerator, and data only if named."""
+"""`bert-jax info`: the cost of a configuration, by arithmetic alone, without an accelerator; data only where named."""
 
 import dataclasses
 from typing import Any

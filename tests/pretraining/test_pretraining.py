@@ -127,7 +127,7 @@ def test_evaluation_is_the_same_every_time(finished):
 def test_an_average_of_a_run_is_measured_as_the_run_was(finished, tmp_path):
     """That of a step with itself has its figures, on the documents that the run held out."""
     config, result = finished
-    average([f"{config.workdir}:12"] * 2, tmp_path / "average")
+    average([f"{config.workdir}:12", config.workdir], tmp_path / "average")
     measured = run_evaluate(str(tmp_path / "average"), default_config(str(tmp_path / "average")))
     assert (measured.step, measured.metrics) == (12, result.evaluation)
 

@@ -290,7 +290,7 @@ def test_a_run_is_measured_on_each_store_and_on_its_mixture(run_of_mixture, stor
 def test_each_store_is_measured_by_evaluate_on_what_it_holds_out(run_of_mixture, stores, tmp_path, capsys):
     """The other road to the same figure: the command, on one store, also of an average of the step with itself."""
     last = rows(run_of_mixture.workdir, "evaluation")[-1]
-    average([f"{run_of_mixture.workdir}:8"] * 2, tmp_path / "average")
+    average([f"{run_of_mixture.workdir}:8", run_of_mixture.workdir], tmp_path / "average")
     for name, path in stores.items():
         for workdir in (run_of_mixture.workdir, str(tmp_path / "average")):
             config = default_config(workdir)
