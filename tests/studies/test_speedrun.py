@@ -1,14 +1,19 @@
 """Speedruns: which runs are due, the operations to a target, the loss that all arms share, and what is refused."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import math
+import os
 import pathlib
+import signal
+import sys
 
 import jax
 import numpy as np
 import numpy_bert
+import processes
 import pytest
 from scipy import stats
 from small_finetuning import FAST, sentences
@@ -538,25 +543,56 @@ def test_every_shipped_speedrun_can_be_planned(name):
         speedrun_plan(found, SpeedrunConfig(workdir="w", arms=("none",)), Given())
 
 
+def work(speedrun: Speedrun, workdir: pathlib.Path, environment: dict[str, str], log: pathlib.Path) -> None:
+    """Take part in a speedrun, as a process of its own."""
+    written = os.open(log, os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(written, stream)
+    os.environ.update(environment)
+    seconds = float(environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
+    speedrun_loop.WAIT_SECONDS = 0.1
+    sys.exit(run(speedrun, workdir, arms=("two",)))
+
+
+def has_begun(workdir: pathlib.Path, pid: int | None) -> bool:
+    """Whether a process is pre-training."""
+    for file in workdir.rglob("taken.json"):
+        with contextlib.suppress(ValueError, FileNotFoundError):
+            if json.loads(file.read_text())["pid"] == pid and (file.parent / "pretraining/run.json").exists():
+                return True
+    return False
+
+
 @pytest.mark.slow
-def test_a_real_speedrun_is_the_same_after_it_was_killed(speedrun, tmp_path, monkeypatch, capsys):
-    whole, broken, really = tmp_path / "whole", tmp_path / "broken", speedrun_loop.held_out_metrics
-    assert run(speedrun, whole, scores=("all",)) == 0
-
-    def killed(*_):
-        raise Killed
-
-    monkeypatch.setattr(speedrun_loop, "held_out_metrics", killed)
-    with pytest.raises(Killed):
-        run(speedrun, broken, scores=("all",))
-    monkeypatch.setattr(speedrun_loop, "held_out_metrics", really)
-    assert run(speedrun, broken, scores=("all",)) == 0
+def test_two_processes_make_what_one_makes_though_one_of_them_is_killed(speedrun, tmp_path, capsys):
+    """Kill -9 ends one in the middle of a run, which the other goes on with, and with all others."""
+    whole, shared = tmp_path / "whole", tmp_path / "shared"
+    logs = [tmp_path / f"{number}.log" for number in range(2)]
+    make = processes.forks("forked_run").Process
+    places = [processes.one_device(killed=log == logs[0]) for log in logs]
+    both = [make(target=work, args=(speedrun, shared, *each)) for each in zip(places, logs, strict=True)]
+    first, second = both
+    try:
+        first.start()
+        processes.wait_until(lambda: has_begun(shared, first.pid), first.is_alive, logs[0].read_text)
+        second.start()
+        os.kill(first.pid, signal.SIGKILL)
+        second.join(processes.SECONDS)
+        assert (second.exitcode, first.exitcode) == (0, -signal.SIGKILL), logs[1].read_text()
+    finally:
+        for process in both:
+            if process.pid is not None:
+                process.kill()
+                process.join()
+    assert run(speedrun, whole, arms=("two",), scores=("all",)) == 0
 
     def figures(workdir):
         runs = json.loads((workdir / "results.json").read_text())["runs"]
-        return [{name: value for name, value in each.items() if name != "cpu_seconds"} for each in runs]
+        return {(each["arm"], each["length"]): {name: each[name] for name in ("loss", "accuracy")} for each in runs}
 
-    assert figures(whole) == figures(broken)
-    assert all(each["scores"]["topics"].keys() for each in figures(whole) if each["length"] == 1)
+    assert figures(shared).keys() >= {("bert", 1.0), ("two", 1.0)} and figures(shared).items() <= figures(whole).items()
+    runs = json.loads((whole / "results.json").read_text())["runs"]
+    assert all(each["scores"]["topics"].keys() for each in runs if each["length"] == 1)
     assert "| topics accuracy |" in (whole / "table.md").read_text()
     capsys.readouterr()
