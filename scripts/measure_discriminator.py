@@ -57,19 +57,30 @@ def judged(run: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(labels), np.concatenate(logits)
 
 
+def figures(labels: np.ndarray, logits: np.ndarray) -> dict[str, float]:
+    """Return what is printed, by name, of labels, bool [N], and logits, float32 [N]."""
+    share, count = labels.mean(), labels.sum()
+    return {
+        "replaced": share,
+        "accuracy": ((logits > 0) == labels).mean(),
+        "loss": np.logaddexp(0, np.where(labels, -logits, logits)).mean(),
+        "entropy": -(share * math.log(share) + (1 - share) * math.log(1 - share)),
+        "found": (logits[labels] > 0).mean(),
+        "area": (stats.rankdata(logits)[labels].sum() - count * (count + 1) / 2) / (count * (len(labels) - count)),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--rows", type=int, default=1024, help="Number of rows.")
     options = parser.parse_args()
     labels, logits = judged(options.run, options.rows)
-    share, count = labels.mean(), labels.sum()
-    area = (stats.rankdata(logits)[labels].sum() - count * (count + 1) / 2) / (count * (len(labels) - count))
-    entropy = -(share * math.log(share) + (1 - share) * math.log(1 - share))
-    print(f"{len(labels):,} tokens, {share:.2%} replaced")
-    print(f"accuracy {((logits > 0) == labels).mean():.2%}, of none is replaced {1 - share:.2%}")
-    print(f"loss {np.logaddexp(0, np.where(labels, -logits, logits)).mean():.4f}, of the share alone {entropy:.4f}")
-    print(f"found {(logits[labels] > 0).mean():.2%} of the replaced; area under the curve {area:.3f}")
+    found = figures(labels, logits)
+    print(f"{len(labels):,} tokens, {found['replaced']:.2%} replaced")
+    print(f"accuracy {found['accuracy']:.2%}, of none is replaced {1 - found['replaced']:.2%}")
+    print(f"loss {found['loss']:.4f}, of the share alone {found['entropy']:.4f}")
+    print(f"found {found['found']:.2%} of the replaced; area under the curve {found['area']:.3f}")
 
 
 if __name__ == "__main__":

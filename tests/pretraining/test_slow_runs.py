@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import math
+import pathlib
 import re
+import runpy
 
 import jax
 import numpy as np
@@ -93,6 +95,13 @@ def test_evaluate_draws_the_words_that_the_run_drew(run, small_store):
     logged = rows(run.workdir, "evaluation")[-1]
     names = ("mlm_loss", "mlm_accuracy", "replaced_tokens_loss", "replaced_tokens_accuracy")
     assert {name: found[name] for name in names} == pytest.approx({name: logged[name] for name in names}, rel=1e-5)
+
+
+def test_the_discriminator_is_measured_on_the_words_that_the_run_drew(run):
+    measure = runpy.run_path(str(pathlib.Path(__file__).resolve().parents[2] / "scripts/measure_discriminator.py"))
+    found, logged = measure["figures"](*measure["judged"](run.workdir, 32)), rows(run.workdir, "evaluation")[-1]
+    for name in ("loss", "accuracy"):
+        assert found[name] == pytest.approx(logged[f"replaced_tokens_{name}"], rel=1e-5)
 
 
 def test_the_work_directory_opens_as_its_discriminator_and_the_generator_is_reachable(run):

@@ -5,6 +5,7 @@ import pathlib
 import re
 import sys
 
+import numpy as np
 import pytest
 from synthetic_store import SyntheticStore, random_documents, write_store
 
@@ -14,6 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 
 import compare_commits
 import compare_family
+import measure_discriminator
 import train_on_gpu
 import warm_start
 
@@ -47,6 +49,17 @@ def test_what_two_commits_or_a_card_train_can_be_configured():
     for name, options in compare_commits.FAMILY.values():
         configured([name, "--data.path=STORE", "--workdir=DIR", *compare_commits.sizes(name), *options], "")
     configured(["modernbert_mini", "--data.path=STORE", "--workdir=DIR", *train_on_gpu.RECIPE], "")
+
+
+def test_a_discriminator_is_measured_against_answers_that_do_not_look():
+    """By hand: of five tokens two are replaced, one is found, and five of the six pairs are in order."""
+    labels = np.array([True, False, True, False, False])
+    logits = np.log([3.0, 0.25, 0.5, 1 / 3, 0.75]).astype(np.float32)
+    losses = np.log([4 / 3, 5 / 4, 3, 4 / 3, 7 / 4])
+    entropy = -(0.4 * np.log(0.4) + 0.6 * np.log(0.6))
+    assert measure_discriminator.figures(labels, logits) == pytest.approx(
+        {"replaced": 0.4, "accuracy": 0.8, "loss": losses.mean(), "entropy": entropy, "found": 0.5, "area": 5 / 6}
+    )
 
 
 def test_growing_is_compared_by_the_operations_to_a_common_loss(tmp_path):
