@@ -13,6 +13,7 @@ import pytest
 from etils import epath
 from family_runs import MESHES, assert_same_losses
 from forked_run import run
+from model_variants import variant
 from processes import EXHAUSTIVE
 from rich.console import Console
 from small_pretraining import (
@@ -42,6 +43,7 @@ from bert_jax.config import (
     ReplacedTokens,
     Rope,
     ScheduleConfig,
+    TwoDirections,
     Window,
     config_of_phase,
     phase_of_step,
@@ -597,6 +599,30 @@ def test_what_a_phase_replaces_acts_as_the_same_options_of_a_run(stores, switche
     begin, rates = (0, *ENDS)[index], jnp.array(RATES, jnp.float32)
     found = alone(config, index, begin, fresh=plain.phases[index].moments == "reset", schedule=lambda step: rates[step])
     assert_logged(rows(switched.workdir)[begin : ENDS[index]], found)
+
+
+@pytest.mark.slow
+def test_phases_weigh_the_directions_of_an_lstm(small_store, tmp_path):
+    """As runs with these weights do, to the last bit; the loss is their sum."""
+    model = variant(dataclasses.replace(MODEL, type_vocab_size=0, pair_head=False), layer="lstm", positions="none")
+    weights = {"next_word_weight": 0.5, "previous_word_weight": 2.0}
+    run = run_config(
+        small_store,
+        tmp_path / "run",
+        model=model,
+        objective=TwoDirections(),
+        data=dataclasses.replace(nothing_held_out(small_store), sentence_pairs="none"),
+        schedule=ScheduleConfig(name="constant"),
+        phases=(phase(warmup_steps=0), phase(objective=PhaseObjective(**weights))),
+        checkpoint=CheckpointConfig(every_steps=3, keep_last=2),
+    )
+    pretrain(run)
+    first = dataclasses.replace(run, phases=(phase(warmup_steps=0),))
+    second = dataclasses.replace(first, objective=TwoDirections(**weights))
+    logged = rows(run.workdir)
+    assert_logged(logged, alone(first, 0) + alone(second, 1, step=3))
+    for row, (ahead, back) in zip(logged, [(1, 1)] * 3 + [(0.5, 2)] * 3, strict=True):
+        assert row["loss"] == pytest.approx(ahead * row["next_word_loss"] + back * row["previous_word_loss"], rel=1e-6)
 
 
 @pytest.mark.slow
