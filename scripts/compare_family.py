@@ -2,7 +2,7 @@
 """Pre-train small encoders of the family with equal computation, fine-tune each, and print what came of it as a table.
 
     python scripts/compare_family.py STORE GLUE OUTPUT [--petaflop=0.24] [--configs bert_mini …] [--tasks sst2 mrpc …] \
-      [--seeds=3] [--rows=DIR] [--dry_run] [OPTIONS]
+      [--seeds=3] [--rows=DIR] [--random_weights] [--dry_run] [OPTIONS]
 
 STORE is a token store of `bert-jax prepare`, GLUE the benchmark's directory. Every configuration keeps its shape,
 objective, masks, optimizer and form of schedule, and the shares of its phases. Vocabulary, batch, length, learning rate
@@ -10,9 +10,10 @@ objective, masks, optimizer and form of schedule, and the shares of its phases. 
 numbers of steps are such that all take the same number of floating-point operations (products, forward and backward, by
 the closed form of each). `distilbert_mini` learns from the `bert_mini` of the same comparison. Static vectors
 (`skipgram_mini`, `glove_mini`) have few products, and get 30,000 steps instead, with larger batches and a higher rate.
---dry_run prints the plan alone. Started again, the script resumes where it stopped. Options that are not its own are
-those of every pre-training, such as --model.hidden_size=128 with --configs bert_mini roberta_mini, and must fit all of
-them.
+--random_weights then fine-tunes random weights of the same shapes: a row of its own, and what the other is compared
+with. --dry_run prints the plan alone. Started again, the script resumes where it stopped. Options that are not its own
+are those of every pre-training, such as --model.hidden_size=128 with --configs bert_mini roberta_mini, and must fit all
+of them.
 
 The whole comparison takes many hours on two cores. The figures of each configuration are a file in --rows, and the
 table is printed from all files there, so that it can be made on several days and machines.
@@ -77,6 +78,8 @@ OWN_TUNING = {
 METRICS = {"sst2": "accuracy", "stsb": "spearman", "mrpc": "accuracy", "cola": "matthews"}
 RANDOM = {"sst2": (0.781, 0.004), "stsb": (0.174, 0.008), "mrpc": (0.697, 0.012), "cola": (0.068, 0.017)}
 """Means and sample deviations of three fine-tunings of random weights of BERT-mini's size (docs/experiments.md)."""
+OF_RANDOM = "_random"
+"""End of the names of rows and directories of random weights."""
 EPOCHS = {"sst2": 1}  # 67,349 sentences; the others have 3,668 to 8,551, which are read three times
 
 
@@ -105,15 +108,21 @@ def main() -> None:
     rows = options.rows or pathlib.Path(output, "rows")
     rows.mkdir(parents=True, exist_ok=True)
     for each in plans:
-        if each.name == "glove_mini" and not pathlib.Path(counts(output)).exists():
-            run([sys.executable, "-m", "bert_jax", "count", store, f"--output={counts(output)}"], {})
-        run([sys.executable, "-m", "bert_jax", "pretrain", each.name, *each.options], {})
+        if options.random_weights:
+            name, random = f"{each.name}{OF_RANDOM}", ["--random_weights"]
+        else:
+            name, random = each.name, []
+            if each.name == "glove_mini" and not pathlib.Path(counts(output)).exists():
+                run([sys.executable, "-m", "bert_jax", "count", store, f"--output={counts(output)}"], {})
+            run([sys.executable, "-m", "bert_jax", "pretrain", each.name, *each.options], {})
         for task in options.tasks:
-            words = [str(ROOT / "scripts/run_glue.sh"), f"{output}/{each.name}", glue, f"{output}/tasks/{each.name}"]
+            words = [str(ROOT / "scripts/run_glue.sh"), f"{output}/{each.name}", glue, f"{output}/tasks/{name}"]
             epochs = f"--epochs={EPOCHS.get(task, 3)}"
-            tuning = OWN_TUNING.get(each.name, TUNING)
+            tuning = [*OWN_TUNING.get(each.name, TUNING), *random]
             run([*words, f"--seeds={options.seeds}", epochs, "--batch_size=32", *tuning], {"TASKS": task})
-        (rows / f"{each.name}.json").write_text(json.dumps(row(each, output, options.tasks), indent=2) + "\n")
+        scores = scores_of(pathlib.Path(output, "tasks", name), options.tasks)
+        found = {"scores": scores, **where()} if options.random_weights else row(each, output, scores)
+        (rows / f"{name}.json").write_text(json.dumps({"configuration": name} | found, indent=2) + "\n")
     print(table([json.loads(file.read_text()) for file in sorted(rows.glob("*.json"))]))
 
 
@@ -128,6 +137,9 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--tasks", nargs="+", choices=METRICS, default=list(METRICS), help="Tasks of GLUE.")
     parser.add_argument("--seeds", type=int, default=3, help="Seeds of fine-tuning.")
     parser.add_argument("--rows", type=pathlib.Path, help="Directory of the figures; by default OUTPUT/rows.")
+    parser.add_argument(
+        "--random_weights", action="store_true", help="Fine-tune random weights in place of what has been pre-trained."
+    )
     parser.add_argument("--dry_run", action="store_true", help="Print the plan alone.")
     return parser.parse_known_args()
 
@@ -194,16 +206,21 @@ def flops_of(config: Config) -> float:
     return pretraining_flops(config, phase_models(learner)) / config.total_steps
 
 
-def row(made: Plan, output: str, tasks: list[str]) -> dict:
-    """Return the figures of a configuration: held out by its own objective, and each seed's score of each task."""
+def scores_of(place: pathlib.Path, tasks: list[str]) -> dict[str, list[float]]:
+    """Return each seed's score of each task."""
+    results = {task: json.loads((place / task / "results.json").read_text()) for task in tasks}
+    return {task: [found["metrics"][METRICS[task]] for found in results[task]["runs"]] for task in tasks}
+
+
+def where() -> dict[str, str]:
+    return {"processor": processor(), "commit": commit(), "date": datetime.date.today().isoformat()}
+
+
+def row(made: Plan, output: str, scores: dict[str, list[float]]) -> dict:
+    """Return the figures of a pre-training: held out by its own objective, and each seed's score of each task."""
     logged = map(json.loads, pathlib.Path(output, made.name, "metrics.jsonl").read_text().splitlines())
     *_, last = (line for line in logged if line.get("kind") == "evaluation")
-    scores = {}
-    for task in tasks:
-        results = json.loads(pathlib.Path(output, "tasks", made.name, task, "results.json").read_text())
-        scores[task] = [found["metrics"][METRICS[task]] for found in results["runs"]]
     return {
-        "configuration": made.name,
         "steps": made.steps,
         "gflop_per_step": round(made.flops / 1e9, 1),
         "held_out": {key: value for key, value in last.items() if key.endswith(("_loss", "_accuracy"))},
@@ -214,35 +231,41 @@ def row(made: Plan, output: str, tasks: list[str]) -> dict:
             for option in made.options
             if not option.startswith(("--data", "--workdir"))
         ],
-        "processor": processor(),
-        "commit": commit(),
-        "date": datetime.date.today().isoformat(),
+        **where(),
     }
 
 
 def table(rows: list[dict]) -> str:
     """Return a table of all rows: the last evaluation, and the mean and sample deviation of each task over seeds.
 
-    ≈ marks what is not significantly different from random weights (95 %, Welch's t).
+    ≈ marks what is not significantly different from random weights (95 %, Welch's t): those of the same shape where
+    they have a row, otherwise those of BERT-mini's.
     """
+    random = {each["configuration"]: each["scores"] for each in rows}
     lines = [
         f"| configuration | steps | GFLOP per step | held out, by its own objective | {' | '.join(METRICS)} |",
         "|---|---|---|---|" + "---|" * len(METRICS),
     ]
     for each in rows:
-        held_out = ", ".join(f"{key} {value:.3f}" for key, value in each["held_out"].items())
-        scores = " | ".join(score(each["scores"].get(task, []), task) for task in METRICS)
-        first = f"| `{each['configuration']}` | {each['steps']:,} | {each['gflop_per_step']:,.0f}"
-        lines.append(f"{first} | {held_out} | {scores} |")
+        name, own = each["configuration"], random.get(f"{each['configuration']}{OF_RANDOM}", {})
+        scores = [score(each["scores"].get(task, []), task, own.get(task)) for task in METRICS]
+        if name.endswith(OF_RANDOM):
+            first = f"| random weights of `{name.removesuffix(OF_RANDOM)}` | – | – | –"
+            scores = [found.removesuffix(" ≈") for found in scores]
+        else:
+            held_out = ", ".join(f"{key} {value:.3f}" for key, value in each["held_out"].items())
+            first = f"| `{name}` | {each['steps']:,} | {each['gflop_per_step']:,.0f} | {held_out}"
+        lines.append(f"{first} | {' | '.join(scores)} |")
     return "\n".join(lines)
 
 
-def score(values: list[float], task: str) -> str:
+def score(values: list[float], task: str, random: list[float] | None = None) -> str:
     """Return the mean in percent; if there are several ± the sample standard deviation, and the mark of the table."""
+    of_random = RANDOM[task] if random is None else (statistics.fmean(random), statistics.stdev(random))
     if not values[1:]:
         return f"{100 * values[0]:.1f}" if values else "–"
     mean, deviation = statistics.fmean(values), statistics.stdev(values)
-    test = stats.ttest_ind_from_stats(mean, deviation, len(values), *RANDOM[task], 3, equal_var=False)
+    test = stats.ttest_ind_from_stats(mean, deviation, len(values), *of_random, 3, equal_var=False)
     return f"{100 * mean:.1f} ± {100 * deviation:.1f}{'' if test.pvalue < 0.05 else ' ≈'}"
 
 

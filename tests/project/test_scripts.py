@@ -43,6 +43,14 @@ def test_scores_are_told_apart_from_those_of_random_weights():
     assert compare_family.score([0.787, 0.797, 0.807], "sst2") == "79.7 ± 1.0 ≈"
     assert compare_family.score([0.801, 0.811, 0.821], "sst2") == "81.1 ± 1.0"
     assert (compare_family.score([0.7], "sst2"), compare_family.score([], "sst2")) == ("70.0", "–")
+    # Against those of their own shape where they have a row: 1 / √(2 / 3) = 1.2, with four degrees the limit is 2.8.
+    own, shown = {"sst2": [0.791, 0.801, 0.811]}, {"steps": 9, "gflop_per_step": 2, "held_out": {"mlm_loss": 3.0}}
+    one, other = {"sst2": [0.801, 0.811, 0.821]}, {"sst2": [0.851, 0.861, 0.871]}
+    rows = [{"configuration": "a", "scores": one} | shown, {"configuration": "b", "scores": one} | shown]
+    rows += [{"configuration": "b_random", "scores": own}, {"configuration": "c", "scores": other} | shown]
+    lines = compare_family.table(rows).splitlines()[2:]
+    assert [line.split(" | ")[-4] for line in lines] == ["81.1 ± 1.0", "81.1 ± 1.0 ≈", "80.1 ± 1.0", "86.1 ± 1.0"]
+    assert lines[2].startswith("| random weights of `b` | – | – | – | ")
 
 
 def test_what_two_commits_or_a_card_train_can_be_configured():
