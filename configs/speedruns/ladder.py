@@ -42,7 +42,7 @@ def left_to_right(percent: int) -> tuple[dict[str, Any], dict[str, Any]]:
 ARMS = (
     SpeedrunArm(name="bert", label="BERT, 2018"),
     SpeedrunArm(name="rope", on="bert", label="rotary positions", options={"model.positions": "rope"}),
-    SpeedrunArm(name="pre_norm", on="rope", label="norms before", options={"model.norm_position": "pre"}),
+    SpeedrunArm(name="pre_norm", on="rope", label="norms before the branches", options={"model.norm_position": "pre"}),
     SpeedrunArm(
         name="no_pairs",
         on="rope",
