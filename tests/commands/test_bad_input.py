@@ -66,6 +66,10 @@ a manifest of wrong types: {PRETRAIN} --data.path=@/retyped_store -> shards='man
 a store without its vocabulary: {PRETRAIN} --data.path=@/no_tokenizer_store -> no_tokenizer_store/tokenizer
 inspect rows of a gigabyte: inspect @/store --sequence_length=1000000000
     -> sequence_length=1000000000 is more than 65,536 | longest rows
+inspect into no directory, before the run is opened: inspect @/store --run=@/run --output=@/nowhere/steps.json
+    -> nowhere is not a writable directory | make it
+replay into no directory, before the run is opened: replay @/run --step=1 --output=@/nowhere/steps.json
+    -> nowhere is not a writable directory | make it
 inspect no store: inspect @/nothing -> nothing is not a token store
 evaluation store of another vocabulary: {PRETRAIN} --data.eval_path=@/other_store
     -> data.eval_path= | a vocabulary different from that of data.path= | prepare it again
