@@ -6,6 +6,10 @@ WORKDIR ?= runs/demo
 # A worker per processor, each with whole files of tests; the slowest are printed at the end.
 PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=15
 
+# Slow tests wait for processes of their own, so two processors have time for a third worker.
+MORE := $(shell [ "$$(getconf _NPROCESSORS_ONLN)" -gt 3 ] && echo 4 || echo 3)
+SLOW = $(subst --numprocesses=auto,--numprocesses=$(MORE),$(PARALLEL))
+
 # Folders in which nothing is compiled, without three files that take long.
 FAST := $(addprefix tests/,config console data monitoring project studies tokenization)
 FAST += $(addprefix --ignore=tests/,project/test_extending.py project/test_gpu_scripts.py data/preparation/test_beam.py)
@@ -54,8 +58,8 @@ test-fast: install
 	$(BIN)/python -m pytest $(PARALLEL) $(FAST)
 
 test-all: install build/libtpu/.installed build/cuda/.installed
-	PYTHONPATH=$(CURDIR)/build/libtpu $(BIN)/python -m pytest $(PARALLEL) -m 'slow and not optimized'
-	BERT_JAX_OPTIMIZED=1 $(BIN)/python -m pytest $(PARALLEL) -m 'slow and optimized' \
+	PYTHONPATH=$(CURDIR)/build/libtpu $(BIN)/python -m pytest $(SLOW) -m 'slow and not optimized'
+	BERT_JAX_OPTIMIZED=1 $(BIN)/python -m pytest $(SLOW) -m 'slow and optimized' \
 	  $$(grep -rl --include='test_*.py' 'mark\.optimized' tests)
 
 # The TPU compiler that a launch installs (210 MB), for the tests of `plan`. It stays out of .venv, where JAX would look for

@@ -122,7 +122,10 @@ def test_the_others_end_when_one_is_stopped(small_store, tmp_path):
     lose(launch(config, FEW), 1, signal.SIGSTOP, config)
 
 
-@pytest.mark.parametrize("what, said", [("time.sleep(10_000)", "no progress for"), ("1 / 0", "ZeroDivisionError")])
+HANGS, CRASHES = ("time.sleep(10_000)", "no progress for"), ("1 / 0", "ZeroDivisionError")
+
+
+@pytest.mark.parametrize("what, said", [HANGS, CRASHES] if EXHAUSTIVE else [HANGS])
 def test_a_host_that_hangs_or_crashes_ends_all_with_its_stack(small_store, tmp_path, what, said):
     config = config_of(small_store, tmp_path / "run", 100_000)
     processes = launch(config, FEW, {1: (sys.executable, "-c", AT_STEP.format(what=what))})

@@ -162,8 +162,11 @@ def test_two_hosts_fine_tune_as_one(pretrained, tmp_path):
     assert files[0] == files[1] != []
 
 
-def test_two_hosts_train_vectors_as_one_and_go_on_exactly_after_kill_9(pretrained, tmp_path):
-    """Each text meets those of all devices of both hosts, in parts of a batch. Both hosts are killed in epoch 2."""
+def test_two_hosts_train_vectors_as_one(pretrained, tmp_path):
+    """Each text meets those of all devices of both hosts, in parts of a batch.
+
+    With BERT_JAX_EXHAUSTIVE=1 both hosts are killed in epoch 2 too, as otherwise those of the next test alone.
+    """
     texts = [line.split("\t")[0] for line in (pretrained / "data/train.tsv").read_text().splitlines()[1:97]]
     for name, some in (("train", texts), ("dev", texts[:20])):
         pairs = [f"{text}\t{text[4:]}" for text in some]
@@ -185,11 +188,12 @@ def test_two_hosts_train_vectors_as_one_and_go_on_exactly_after_kill_9(pretraine
     one, two, killed = (tmp_path / name for name in ("one", "two", "killed"))
     for hosts, work in enumerate((one, two), 1):
         results_of(command(work), work, hosts)
-    here = types.SimpleNamespace(workdir=killed)
-    codes = finish(start(command(killed), killed, 2, commands={host: dying(9) for host in (0, 1)}), here)
-    assert -signal.SIGKILL in codes and 0 not in codes, logs(here)  # of the other, the first host's end may be sooner
-    results_of(command(killed), killed, 2)
-    assert left(killed) == left(two)
+    if EXHAUSTIVE:
+        here = types.SimpleNamespace(workdir=killed)
+        codes = finish(start(command(killed), killed, 2, commands={host: dying(9) for host in (0, 1)}), here)
+        assert -signal.SIGKILL in codes and 0 not in codes, logs(here)  # the first host's end may be sooner
+        results_of(command(killed), killed, 2)
+        assert left(killed) == left(two)
     assert left(two)[0] == pytest.approx(left(one)[0], rel=1e-5) and len(left(two)[0]) == 18
     assert left(two)[0][:6] == pytest.approx(left(one)[0][:6], rel=1e-6)
 

@@ -115,7 +115,7 @@ def test_integers_are_close_and_small(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, key", model_type_exports.cases())
+@pytest.mark.parametrize("name, key", model_type_exports.listed())
 def test_every_model_type_and_head_in_onnx(name, key):
     assert_exact(model_type_exports.make(name, key))
 

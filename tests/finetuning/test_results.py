@@ -14,6 +14,7 @@ import pytest
 from command_lines import status, succeed
 from etils import epath
 from pretrained_model import TOKENIZER
+from processes import EXHAUSTIVE
 from scipy.special import softmax
 from small_finetuning import MODEL, Killed, run_config, sentences
 from small_pretraining import finetune, run_predict
@@ -218,7 +219,7 @@ IN_PARTS = {  # rows of a task, and what else it needs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", IN_PARTS)
+@pytest.mark.parametrize("task", IN_PARTS if EXHAUSTIVE else ["squad_v1", "vectors"])
 def test_a_cross_validation_of_every_task(task, pretrained, tmp_path):
     """The figures of every example, out of fold, are those of the model of its part on it."""
     rows, options = IN_PARTS[task]

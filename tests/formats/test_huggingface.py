@@ -29,6 +29,7 @@ from huggingface_directory import (
 )
 from peer_outputs import run_with_peer
 from pretrained_model import whole
+from processes import EXHAUSTIVE
 from published_tokenizers import google
 
 import bert_jax
@@ -42,6 +43,7 @@ from bert_jax.models.bert_parameters import PRETRAINING_PARTS, bert_parameters
 from bert_jax.parameters import Axis, Parameter, table
 
 SLOW = ("tiny", "gelu_tanh")  # both are among the core tests in another case
+ALIKE = ("base", "gelu_tanh")  # the sizes of one and the activation of another
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,7 @@ SLOW = ("tiny", "gelu_tanh")  # both are among the core tests in another case
     [
         pytest.param(*case, marks=pytest.mark.slow) if case[0] in ("base", "mini") or case == SLOW else case
         for case in random_bert.CASES
+        if case != ALIKE or EXHAUSTIVE
     ],
 )
 def test_outputs_loss_and_gradients_are_those_of_transformers(name, activation):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from model_variants import variant
 from modern_models import CONVOLVED, FIRST, PUBLISHED_FIRST, PUBLISHED_THIRD, THIRD, rows
+from processes import EXHAUSTIVE
 from small_model import FLOAT32, assert_trees_close, compiled, encoder_gradient, perturbed
 
 from bert_jax.config import ComputeConfig, Config, DataConfig, DisentangledConfig, MeshConfig, ModelConfig, PhaseConfig
@@ -316,18 +317,23 @@ def unrolled(config: ModelConfig):
     return encoder_gradient(BertForPreTraining(config, compute, ()), rows(13, (13, 9)))
 
 
+FURTHER = (
+    (FIRST, {}, "none"),
+    (CONVOLVED, {}, "none"),
+    (CONVOLVED, {"num_layers": 1}, "none"),
+    (CONVOLVED, {"num_layers": 1}, "sel"),
+    (CONVOLVED, {"num_layers": 2, "sharing": "all"}, "none"),
+)
+
+
 @pytest.mark.parametrize(
     "model, changes, remat",
     [
         pytest.param(CONVOLVED, {}, "sel", marks=pytest.mark.slow),  # of BERT's layers a sibling is quick
-        *(pytest.param(FIRST, {}, remat, marks=pytest.mark.slow) for remat in ("none", "full")),
+        pytest.param(FIRST, {}, "full", marks=pytest.mark.slow),
         pytest.param(THIRD, {}, "sel", marks=pytest.mark.slow),
-        pytest.param(CONVOLVED, {}, "none", marks=pytest.mark.slow),
-        *(
-            pytest.param(CONVOLVED, changes, remat, marks=pytest.mark.slow)
-            for changes in ({"num_layers": 1}, {"num_layers": 2, "sharing": "all"})
-            for remat in ("none", "sel")
-        ),
+        pytest.param(CONVOLVED, {"num_layers": 2, "sharing": "all"}, "sel", marks=pytest.mark.slow),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in FURTHER if EXHAUSTIVE),
     ],
 )
 def test_a_scan_and_what_it_computes_again_give_the_same_model(model, changes, remat):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from model_variants import variant
+from processes import EXHAUSTIVE
 from small_model import compiled, perturbed
 
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
@@ -83,7 +84,7 @@ QUICK = (
 CASES = [
     ("bert", False, False),
     *(pytest.param(name, True, True, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS),
-    *(pytest.param(name, False, True, marks=pytest.mark.slow) for name in MODELS),
+    *(pytest.param(name, False, True, marks=pytest.mark.slow) for name in MODELS if EXHAUSTIVE or name not in QUICK),
 ]
 
 

@@ -10,6 +10,7 @@ import pytest
 import random_bert
 from flax.traverse_util import unflatten_dict
 from pretrained_model import random_params
+from processes import EXHAUSTIVE
 from small_model import compiled
 from task_models import MODEL
 
@@ -305,7 +306,7 @@ def test_parts_and_devices_give_what_the_whole_does_of_other_forms(form, float64
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("devices", [8, *([2] if EXHAUSTIVE else [])])
 def test_devices_give_the_loss_and_gradient_of_one(devices):
     """Each meets the texts of all: the batch is global."""
     batch, params = shared_batch(), random_params(objective_in(1).model)

@@ -47,7 +47,7 @@ def planned(attention: str, rows: int = 8):
     return config, plan_phase(config, topology, 0, lambda stage: None)
 
 
-@pytest.mark.parametrize("attention", ["xla", "triton", "cudnn"])
+@pytest.mark.parametrize("attention", ["triton", "cudnn", *(["xla"] if EXHAUSTIVE else [])])
 def test_a_step_compiles_for_four_cards_and_agrees_with_the_closed_forms(attention):
     config, plan = planned(attention)
     state = state_bytes(bert_parameters(config.model), moments=2)

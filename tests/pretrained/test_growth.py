@@ -11,6 +11,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from model_variants import variant
 from modern_models import FIRST, MODERN, PUBLISHED, PUBLISHED_LARGE, THIRD
 from pretrained_model import TOKENIZER, every_array, stored_model
+from processes import EXHAUSTIVE
 from small_model import FLOAT32, compiled, make_batch
 from small_pretraining import MODEL, nothing_held_out, pretrain, rows, run_config
 
@@ -275,16 +276,18 @@ def small(small_store, tmp_path_factory):
     return config, word_losses(same)
 
 
+STACK = {"init_from_depth": "stack", "model.num_layers": 4}
+DUPLICATE = {"init_from_width": "duplicate", "model.hidden_size": 64, "model.num_heads": 4}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "growth",
     [
         {"init_from_depth": "identity", "model.num_layers": 4},
-        {"init_from_width": "duplicate", "model.hidden_size": 64, "model.num_heads": 4},
-        {"init_from_depth": "stack", "model.num_layers": 4},
         {"init_from_width": "tile", "model.hidden_size": 48, "model.num_heads": 3},
+        *([STACK, DUPLICATE] if EXHAUSTIVE else []),
     ],
-    ids=["identity", "duplicate", "stack", "tile"],
 )
 def test_a_grown_model_goes_on_learning(small, tmp_path, growth):
     """It begins far below a fresh one, where it is exact at the loss of its source, and learns further."""

@@ -90,7 +90,7 @@ def started(place, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL, *([signal.SIGINT] if processes.EXHAUSTIVE else [])])
 def test_an_end_under_load_gives_whole_answers_or_none(started, place, sent):
     """Every answer is that of the library; after the signal there are refusals and closed connections, and no half."""
     texts = random_texts(200)

@@ -9,6 +9,7 @@ import numpy as np
 from model_variants import variant
 from modern_models import MODERN
 from pretrained_model import TOKENIZER, stored_model
+from processes import EXHAUSTIVE
 from vocabularies import byte_level, modernbert, mpnet
 
 from bert_jax.config import DisentangledConfig, HeadConfig
@@ -62,6 +63,13 @@ def cases() -> list[tuple[str, str]]:
     for name, kind in MODEL_TYPES.items():
         found += [(name, key) for key in [*kind.classes, *(["pooled"] if "pooler" in kind.modules else [])]]
     return found
+
+
+def listed() -> list[tuple[str, str]]:
+    """The cases that are compared: with BERT_JAX_EXHAUSTIVE=1 all, otherwise each type and each head once."""
+    first = dict(reversed([(key, name) for name, key in cases()]))
+    some = [(name, key) for name, key in cases() if key in ("mlm", "classification") or first[key] == name]
+    return cases() if EXHAUSTIVE else some
 
 
 @functools.cache

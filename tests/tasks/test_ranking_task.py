@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from peer_outputs import run_with_peer
 from pretrained_model import SMALL, TOKENIZER, loaded, random_texts, stored_model, write_workdir
+from processes import EXHAUSTIVE
 from small_finetuning import Killed, assert_same_weights, killed_before
 from small_pretraining import SCANNED, finetune, run_predict
 
@@ -221,7 +222,7 @@ def test_a_run_leaves_a_model_that_ranks(trained):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packing", ["on", "off"])
+@pytest.mark.parametrize("packing", ["on", *(["off"] if EXHAUSTIVE else [])])
 def test_an_interrupted_run_ends_the_same(trained, tmp_path, monkeypatch, packing):
     """Killed in the second epoch, after a save: every weight is that of the run that was not."""
     _, config, _ = trained

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from peer_outputs import run_with_peer
 from pretrained_model import SMALL, TOKENIZER, loaded, random_texts, stored_model, write_workdir
+from processes import EXHAUSTIVE
 from scipy import sparse
 from scipy.stats import spearmanr
 from small_finetuning import Killed, assert_same_weights, killed_before
@@ -516,7 +517,7 @@ def test_every_form_of_examples_is_learned(trained, tmp_path, name, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packing", ["on", "off"])
+@pytest.mark.parametrize("packing", ["on", *(["off"] if EXHAUSTIVE else [])])
 def test_an_interrupted_run_ends_the_same(trained, tmp_path, monkeypatch, packing):
     """Killed in the second epoch, after a save: every weight is that of the run that was not."""
     _, config, _ = trained
