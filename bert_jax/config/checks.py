@@ -176,11 +176,6 @@ def _check_trained(config: Config) -> None:
     """Raise a UserError if model, data, masks and objective do not fit together."""
     config.objective.check_model(config.model)
     config.model.check()
-    if config.optimizer.name == "lamb" and getattr(config.model, "scaling", None) is not None:
-        raise UserError(
-            "optimizer.name=lamb takes the size of an update from the array, so model.scaling cannot scale its rate; "
-            "use optimizer.name=adamw, or model.scaling.base_hidden_size=None"
-        )
     _check_data(config)
     config.objective.check(config)
 

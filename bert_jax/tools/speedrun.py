@@ -58,7 +58,7 @@ def run_speedrun(
             )
         print(work.report())
         return 0
-    plan.check_tasks()
+    plan.check()
     if options.dry_run:
         show_plan(plan)
         return 0

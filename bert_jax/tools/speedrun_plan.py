@@ -409,17 +409,17 @@ class SpeedrunPlan:
         """Fingerprints of the texts that all arms read."""
         return open_corpus(self.base).fingerprints()
 
-    def check_tasks(self) -> None:
-        """Read the data of all tasks of every arm whose scores are asked for.
+    def check(self) -> None:
+        """Describe every arm, and read the data of all tasks of those whose scores are asked for.
 
         Raises:
-          UserError: the data are not there, or do not fit an arm; the message names it.
+          UserError: as `models`, or data are not there, or do not fit an arm; the message names it.
         """
         read: dict[Hashable, TaskData] = {}
-        for name in self.recipes:
+        for name, models in self.models.items():
             if name in self.design.scores:
                 config = self.recipe_config(name, self.base.total_steps)
-                config = dataclasses.replace(config, model=self.models[name][-1].config)
+                config = dataclasses.replace(config, model=models[-1].config)
                 try:
                     check_tasks(self.tasks, config, read, self.devices)
                 except UserError as error:

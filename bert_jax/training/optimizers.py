@@ -305,7 +305,13 @@ def optimizer(config: OptimizerConfig, parameters: ParameterTable) -> Holding:
     else:
         moments = scale_by_adam(config.beta1, config.beta2, config.epsilon)
     decay = optax.add_decayed_weights(config.weight_decay, mask=lambda tree: included(parameters, tree))
-    parts = [moments, *([scale_by_rates(parameters, config)] if is_scaled(parameters) else []), decay]
+    scaled = is_scaled(parameters)
+    if scaled and config.name == "lamb":
+        raise UserError(
+            "optimizer.name=lamb takes the size of an update from the array, so model.scaling cannot scale its rate; "
+            "use optimizer.name=adamw, or model.scaling.base_hidden_size=None"
+        )
+    parts = [moments, *([scale_by_rates(parameters, config)] if scaled else []), decay]
     if config.name == "lamb":
         parts.append(scale_by_layer_trust_ratio(parameters))
     return chained(*parts)

@@ -264,6 +264,12 @@ def test_what_cannot_be_a_base_is_refused(scaling, message):
         dataclasses.replace(BASE, scaling=scaling).check()
 
 
+def test_lamb_sets_the_size_of_its_updates_itself():
+    with pytest.raises(UserError, match=r"optimizer.name=lamb takes .* use optimizer.name=adamw"):
+        optimizer(OptimizerConfig(name="lamb"), factors(WIDE))
+    optimizer(OptimizerConfig(name="lamb"), factors(dataclasses.replace(WIDE, scaling=None)))
+
+
 def test_widths_that_cannot_be_compared_are_refused():
     with pytest.raises(UserError, match="a slope needs two widths"):
         width_changes(BASE, (8, 8))

@@ -210,9 +210,7 @@ def speedrun(small_store, tmp_path_factory) -> Speedrun:
 
 def planned(speedrun: Speedrun, workdir="never", words: tuple[str, ...] = (), **options):
     options = SpeedrunConfig(workdir=str(workdir), **options)
-    plan = speedrun_plan(speedrun, options, given_words(list(words)), jax.devices()[:1])
-    assert plan.models.keys() == plan.recipes.keys()
-    return plan
+    return speedrun_plan(speedrun, options, given_words(list(words)), jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")
@@ -498,7 +496,7 @@ def test_a_speedrun_whose_parts_do_not_fit_is_refused(speedrun, changes, message
 def test_what_an_arm_cannot_be_is_refused_before_anything_runs(speedrun, tmp_path, options, words, message):
     arms = (speedrun.arms[0], SpeedrunArm(name="a", options=options))
     with pytest.raises(UserError) as refused:
-        planned(dataclasses.replace(speedrun, arms=arms), tmp_path / "work", words)
+        run(dataclasses.replace(speedrun, arms=arms), tmp_path / "work", given=given_words(list(words)))
     assert message in str(refused.value)
     assert not (tmp_path / "work").exists()
 
@@ -519,7 +517,7 @@ def test_an_arm_is_measured_and_continued_as_its_last_phase_and_its_run_are(spee
     }
     make = lambda *names: planned(dataclasses.replace(speedrun, arms=(speedrun.arms[0], *map(arms.get, names))))
     with pytest.raises(UserError, match="arm last: objective.name=left_to_right does not predict masked words"):
-        make("last")
+        make("last").check()
     plan, compared = make("first", "masked"), []
     monkeypatch.setattr(speedrun_loop, "check_continues", compared.append)
     run = Run("first", 1.0, 1.0, 0)
