@@ -60,6 +60,11 @@ class Arm:
     """Name in tables and pictures. By default that of the arm."""
     x: float | None = None
     """Its place on the axis of the picture, if all arms have one."""
+    line: str = ""
+    """Name of the line that connects it with others of the picture, if arms have a place there. By default one line
+    connects all."""
+    panel: str = ""
+    """Name of the panel that it is drawn in. By default all arms are in one, for each measure."""
 
     @property
     def title(self) -> str:

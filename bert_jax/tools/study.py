@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from bert_jax.checkpoints.workdir import write_json
 from bert_jax.config.finetuning import RESULTS
 from bert_jax.config.options import to_dict
-from bert_jax.config.studies import Study, StudyConfig
+from bert_jax.config.studies import Arm, Study, StudyConfig
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import commit, versions
 from bert_jax.errors import UserError
@@ -131,24 +131,35 @@ PER_ROW = 4
 def draw_study(study: Study, columns: list[Column]) -> Figure:
     """Return the picture: our means, their deviation over seeds, every seed as a point; and the paper's figures."""
     published = {name: rows for each in study.published for name, rows in each.figures.items()}
-    count = len(columns) + len(published)
-    across = min(count, PER_ROW)
+    groups = {name: [arm for arm in study.arms if arm.panel == name] for name in (arm.panel for arm in study.arms)}
+    count = len(columns) * len(groups) + len(published)
+    across = min(count, max(PER_ROW // len(groups), 1) * len(groups))
     down = -(-count // across)
-    names = _on_axis(study)
-    height = 2.9 if names is not None else 1.0 + 0.32 * len(study.arms)
+    on_axis = _places(study.arms) is not None
+    height = 2.9 if on_axis else 1.0 + 0.32 * len(study.arms)
     figure = Figure(figsize=(3.6 * across + 1.4, height * down + 0.6), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     panels = list(figure.subplots(down, across, squeeze=False).flat)
-    for panel, each, measure in zip(panels, columns, study.measures, strict=False):
-        _draw_ours(panel, study, each, measure.scale)
-        _finish(panel, study, each.heading + (" (%)" if measure.scale == 100 else ""), OURS)
-    for panel, (name, rows) in zip(panels[len(columns) :], published.items(), strict=False):
+    left = iter(panels)
+    for each, measure in zip(columns, study.measures, strict=True):
+        beside = None
+        for name, arms in groups.items():
+            panel = next(left)
+            _draw_ours(panel, arms, each, measure.scale)
+            _finish(
+                panel, study, arms, f"{each.heading}{', ' * bool(name)}{name}" + " (%)" * (measure.scale == 100), OURS
+            )
+            if beside is not None and on_axis:
+                panel.sharey(beside)
+            beside = panel
+    for name, rows in published.items():
+        panel = next(left)
         _draw_theirs(panel, study, rows)
-        _finish(panel, study, f"{name} (paper)", THEIRS)
+        _finish(panel, study, study.arms, f"{name} (paper)", THEIRS)
     for number, panel in enumerate(panels):
         if number >= count:
             panel.set_axis_off()
-        elif number % across and names is None:  # the names of the arms are before the first panel of a row
+        elif number % across and not on_axis and len(groups) == 1:  # arms are named before the first panel of a row
             panel.set_yticklabels([])
     figure.suptitle(study.title, fontsize=11, parse_math=False)
     return figure
@@ -161,31 +172,37 @@ def write_picture(figure: Figure, directory: str | os.PathLike[str]) -> None:
     write_atomically(epath.Path(directory) / "picture.png", buffer.getvalue())
 
 
-def _on_axis(study: Study) -> list[float] | None:
+def _places(arms: Sequence[Arm]) -> list[float] | None:
     """Return the places of the arms on an axis of numbers; None if one of them has none."""
-    places = [arm.x for arm in study.arms if arm.x is not None]
-    return places if len(places) == len(study.arms) else None
+    places = [arm.x for arm in arms if arm.x is not None]
+    return places if len(places) == len(arms) else None
 
 
-def _draw_ours(panel: Axes, study: Study, column: Column, scale: int) -> None:
-    places, upright = _on_axis(study), []
-    for row, arm in enumerate(study.arms):
+def _draw_ours(panel: Axes, arms: Sequence[Arm], column: Column, scale: int) -> None:
+    places = _places(arms)
+    lines: dict[str, list[tuple[float, float]]] = {arm.line: [] for arm in arms}
+    colours = {line: OURS if len(lines) == 1 else f"C{number % 10}" for number, line in enumerate(lines)}
+    for row, arm in enumerate(arms):
         if (found := column.figures.get(arm.name)) is None:
             continue
         mean, spread = scale * found.mean, None if found.deviation is None else scale * found.deviation
-        points = [scale * value for value in found.values]
+        points, colour = [scale * value for value in found.values], colours[arm.line]
         if places is None:
-            panel.scatter(points, [row] * len(points), s=10, color=OURS, alpha=0.45)
-            panel.errorbar(mean, row, xerr=spread, fmt="o", color=OURS, capsize=3)
+            panel.scatter(points, [row] * len(points), s=10, color=colour, alpha=0.45)
+            panel.errorbar(mean, row, xerr=spread, fmt="o", color=colour, capsize=3)
         else:
-            panel.scatter([places[row]] * len(points), points, s=10, color=OURS, alpha=0.45)
-            panel.errorbar(places[row], mean, yerr=spread, fmt="o", color=OURS, capsize=3)
-            upright.append((places[row], mean))
-    panel.plot(*zip(*sorted(upright), strict=True), color=OURS) if upright else None
+            panel.scatter([places[row]] * len(points), points, s=10, color=colour, alpha=0.45)
+            panel.errorbar(places[row], mean, yerr=spread, fmt="o", color=colour, capsize=3)
+            lines[arm.line].append((places[row], mean))
+    for line, upright in lines.items():
+        if upright:
+            panel.plot(*zip(*sorted(upright), strict=True), color=colours[line], label=line)
+    if len(lines) > 1:
+        panel.legend(fontsize=8)
 
 
 def _draw_theirs(panel: Axes, study: Study, rows: Mapping[str, float]) -> None:
-    places = _on_axis(study)
+    places = _places(study.arms)
     there = [(row, rows[arm.name]) for row, arm in enumerate(study.arms) if arm.name in rows]
     if places is None:
         panel.scatter([value for _, value in there], [row for row, _ in there], color=THEIRS, marker="D")
@@ -193,21 +210,24 @@ def _draw_theirs(panel: Axes, study: Study, rows: Mapping[str, float]) -> None:
         panel.plot(*zip(*sorted((places[row], value) for row, value in there), strict=True), "D-", color=THEIRS)
 
 
-def _finish(panel: Axes, study: Study, title: str, colour: str) -> None:
+def _finish(panel: Axes, study: Study, arms: Sequence[Arm], title: str, colour: str) -> None:
+    places = _places(arms)
     panel.set_title(title, fontsize=9, loc="left", color=colour, parse_math=False)
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(color="#e6e6e6", linewidth=0.8)
     panel.set_axisbelow(True)
     panel.tick_params(labelsize=8)
-    panel.ticklabel_format(axis="x" if _on_axis(study) is None else "y", useOffset=False)
-    if (places := _on_axis(study)) is None:
-        panel.set_yticks(range(len(study.arms)), [arm.title for arm in study.arms], parse_math=False)
-        panel.set_ylim(len(study.arms) - 0.5, -0.5)  # the first arm on top, also where an arm has no figure
+    panel.ticklabel_format(axis="x" if places is None else "y", useOffset=False)
+    if places is None:
+        panel.set_yticks(range(len(arms)), [arm.title for arm in arms], parse_math=False)
+        panel.set_ylim(len(arms) - 0.5, -0.5)  # the first arm on top, also where an arm has no figure
         return
     panel.set_xlabel(study.axis, fontsize=8, parse_math=False)
     if study.log_axis:
         panel.set_xscale("log")
-    panel.set_xticks(places, [arm.title for arm in study.arms], parse_math=False)
+    shared = len(set(places)) < len(places)  # arms of several lines, whose names have the place and the line
+    names = {place: f"{place:g}" if shared else arm.title for place, arm in zip(places, arms, strict=True)}
+    panel.set_xticks(list(names), list(names.values()), parse_math=False)
     panel.minorticks_off()
 
 

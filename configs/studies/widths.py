@@ -17,7 +17,12 @@ def arm(kind: str, width: int, rate: float) -> Arm:
     sizes = {"model.hidden_size": width, "model.num_heads": width // HEAD_SIZE, "learning_rate": rate}
     scaling = {"model.scaling.base_hidden_size": BASE} if kind == "scaled" and width > BASE else {}
     return Arm(
-        name=f"{kind}_{width}_{rate:g}", label=f"{kind}, {width} wide, {rate:g}", x=rate, options=sizes | scaling
+        name=f"{kind}_{width}_{rate:g}",
+        label=f"{kind}, {width} wide, {rate:g}",
+        options=sizes | scaling,
+        x=rate,
+        line=f"{width} wide",
+        panel=kind,
     )
 
 

@@ -313,6 +313,31 @@ def test_the_axis_of_the_picture_shows_its_numbers_whole():
     assert axis.get_offset_text().get_text() == "" and "68.99" in axis.get_ticklabels()[1].get_text()
 
 
+def test_a_picture_has_panels_of_lines_over_the_same_places():
+    """Losses of two widths at three rates in each of two panels, one of which is not there yet."""
+    arms = [(kind, width, rate) for kind in ("plain", "scaled") for width in (8, 16) for rate in (0.001, 0.002, 0.004)]
+    named = {f"{kind}_{width}_{rate:g}": (kind, width, rate) for kind, width, rate in arms}
+    study = dataclasses.replace(
+        STUDY,
+        arms=tuple(Arm(name=name, x=x, line=f"{width} wide", panel=kind) for name, (kind, width, x) in named.items()),
+        measures=(Measure(metric="mlm_loss", title="loss"),),
+        published=(),
+        axis="rate",
+        log_axis=True,
+    )
+    losses = {name: [width + 1000 * rate] for name, (_, width, rate) in named.items() if name != "scaled_16_0.004"}
+    figure = draw_study(study, [column(study, "loss", losses, "")])
+    figure.draw_without_rendering()
+    assert [panel.get_title(loc="left") for panel in figure.axes] == ["loss, plain", "loss, scaled"]
+    for panel, last in zip(figure.axes, (3, 2), strict=True):
+        lines = {
+            line.get_label(): line.get_xydata().tolist() for line in panel.get_lines() if "wide" in line.get_label()
+        }
+        assert lines["8 wide"] == [[0.001, 9], [0.002, 10], [0.004, 12]] and len(lines["16 wide"]) == last
+        assert [label.get_text() for label in panel.get_xticklabels()] == ["0.001", "0.002", "0.004"]
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
+
+
 def test_the_table_marks_what_seeds_do_not_tell_apart():
     found = column(STUDY, "accuracy", {"a": [0.5, 0.52], "b": [0.51, 0.53], "c": [0.9, 0.91]}, "MNLI")
     table = study_table(STUDY, [found], {}, "6 of 6 runs are done.")
